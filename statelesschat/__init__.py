@@ -1,0 +1,34 @@
+"""StatelessChat: a pure, on-device chat environment core for reinforcement learning of language models in JAX."""
+
+from statelesschat.core.branch import rewind as rewind
+from statelesschat.core.compose import compose as compose
+from statelesschat.core.compose import glue as glue
+from statelesschat.core.config import ChatConfig as ChatConfig
+from statelesschat.core.config import ChatTemplate as ChatTemplate
+from statelesschat.core.transition import append as append
+from statelesschat.core.transition import init as init
+from statelesschat.core.transition import prefill as prefill
+from statelesschat.core.transition import reset as reset
+from statelesschat.core.transition import restart as restart
+from statelesschat.core.transition import step as step
+from statelesschat.core.transition import terminate as terminate
+from statelesschat.core.types import Action as Action
+from statelesschat.core.types import ChatData as ChatData
+from statelesschat.core.types import ChatState as ChatState
+from statelesschat.core.types import Finish as Finish
+from statelesschat.core.types import Kind as Kind
+from statelesschat.core.types import Message as Message
+from statelesschat.core.types import Role as Role
+from statelesschat.core.types import Status as Status
+from statelesschat.core.views import attention_mask as attention_mask
+from statelesschat.core.views import delta as delta
+from statelesschat.core.views import last_response as last_response
+from statelesschat.core.views import left_padded as left_padded
+from statelesschat.core.views import loss_mask as loss_mask
+from statelesschat.core.views import message_ids as message_ids
+from statelesschat.core.views import position_ids as position_ids
+from statelesschat.core.views import prompt as prompt
+from statelesschat.core.views import remaining as remaining
+from statelesschat.core.views import role_ids as role_ids
+from statelesschat.core.views import sampled_logprobs as sampled_logprobs
+from statelesschat.core.views import turn_ids as turn_ids

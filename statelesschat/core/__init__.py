@@ -1,0 +1,1 @@
+"""The device core: types, transitions and views. Imports jax and nothing of the host."""

@@ -1,0 +1,116 @@
+"""What is known before the first token: the compiled template and the widths, as hashable constants."""
+
+import dataclasses
+from typing import Any
+
+
+class Static:
+    """Mixin of frozen dataclasses that serve as jit constants: the hash is computed once and never pickled."""
+
+    def __hash__(self) -> int:
+        """Hash of the fields that take part in comparison."""
+        cached = self.__dict__.get("_hash")
+        if cached is None:
+            cached = hash(self._key())
+            object.__setattr__(self, "_hash", cached)
+        return cached
+
+    def __eq__(self, other: object) -> bool:
+        """Equality of the fields that take part in comparison; identity is tried first."""
+        if self is other:
+            return True
+        if type(self) is not type(other) or hash(self) != hash(other):
+            return False
+        return self._key() == other._key()  # type: ignore[attr-defined]
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.compare)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State without the cached hash: hashes of strings differ between processes."""
+        return {k: v for k, v in self.__dict__.items() if k != "_hash"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gap(Static):
+    """What a template writes between the contents of two neighbours, cut at the control tokens in it.
+
+    ``trail`` (plain text) belongs to the piece before, ``lead`` to the piece after, and ``core`` in between begins
+    and ends with a control token. A gap without a control token is all ``trail``.
+    """
+
+    previous: int  # Kind
+    next: int  # Kind
+    trail: str
+    core: str
+    lead: str
+    trail_ids: tuple[int, ...]  # `trail` encoded alone; a piece's own ids may merge across its seams
+    core_ids: tuple[int, ...]
+    lead_ids: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """All that stands between the two contents."""
+        return self.trail + self.core + self.lead
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChatTemplate(Static):
+    """A compiled chat template: the table of gaps, and what the device and the codec need besides.
+
+    ``statelesschat.compile_template`` makes one; ``print(template.report)`` tells what it found.
+    """
+
+    kind: str  # "EXACT", "EXACT_CHAT", "GAPS_EXACT" or "FROZEN_HISTORY"
+    gaps: tuple[Gap, ...]
+    roles: tuple[str, ...]  # the template's name of each Role, in the order of Role
+    transforms: tuple[str, ...]  # what it does to each Role's content: a name of `text.transforms`
+    stop_ids: tuple[int, ...]  # ids after which an answer has ended
+    answer_rest: tuple[str, str]  # what a past answer has before it that the generation prompt lacks: core, lead
+    answer_rest_ids: tuple[int, ...]  # the ids of its core
+    shifts: tuple[tuple[int, int], ...]  # (answer kind, ids of a block that a sampled stop id makes redundant)
+    pad_id: int
+    vocab_size: int
+    source: str  # the Jinja text
+    options: tuple[tuple[str, str], ...]  # template_kwargs, as (name, JSON)
+    clock: str  # the moment at which the template's dates were frozen, ISO 8601
+    piece_encoding: str  # how pieces between control tokens are encoded: a name of `text.pieces`
+    trusted_control_tokens: bool
+    report: str = dataclasses.field(default="", compare=False)
+
+    def gap(self, previous: int, next: int) -> Gap:
+        """The gap between two kinds; KeyError where the template has none."""
+        table = self.__dict__.get("_table")
+        if table is None:
+            table = {(g.previous, g.next): g for g in self.gaps}
+            object.__setattr__(self, "_table", table)
+        return table[int(previous), int(next)]
+
+    def allows(self, previous: int, next: int) -> bool:
+        """Whether the template can write these two kinds one after the other."""
+        return any(g.previous == int(previous) and g.next == int(next) for g in self.gaps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """State without what is derived."""
+        return {k: v for k, v in super().__getstate__().items() if k != "_table"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChatConfig(Static):
+    """The constants of an environment: template, widths and limits. ``statelesschat.make_config`` checks them."""
+
+    template: ChatTemplate
+    capacity: int  # ids a conversation may hold
+    max_messages: int  # messages a conversation may hold, the system message and answers included
+    max_message_len: int  # ids of an appended block
+    max_prompt_len: int  # ids of the first prompt
+    max_response_len: int  # ids of an action
+    max_turns: int  # answers until truncation
+    system_prompt: str | None = None
+    store_logprobs: bool = False
+    overflow_reward: float = 0.0
+
+    @property
+    def buffer(self) -> int:
+        """Length of the token buffer: capacity and one block of slack, so that no write is ever clamped."""
+        return self.capacity + max(self.max_message_len, self.max_response_len)

@@ -1,0 +1,122 @@
+"""Small pieces the transitions are written with: packed counts, flags, table rows, checks at trace."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from statelesschat.core.config import ChatConfig
+from statelesschat.core.types import Action, ChatData, Column, Count, Finish, Flag, Kind, Status
+
+GENERATE = int(Kind.GENERATE)
+NONE = int(Kind.NONE)
+
+
+def sampled_end(table: Int[Array, "M 10"]) -> Int[Array, "M"]:
+    return table[:, Column.PIECE_END] + (table[:, Column.FINISH] == int(Finish.STOP)).astype(jnp.int32)
+
+
+def answer_row(
+    old: Int[Array, "11"], end: Int[Array, ""], begin: Int[Array, ""], finish: Int[Array, ""]
+) -> Int[Array, "10"]:
+    kind, unknown = jnp.int32(int(Kind.ASSISTANT)), jnp.int32(-1)
+    opened = old[Count.OPENED]
+    return jnp.stack([kind, opened, opened, end, unknown, unknown, old[Count.KIND], jnp.int32(NONE), begin, finish])
+
+
+def opens_row(old: Int[Array, "11"], acts: Bool[Array, ""]) -> Int[Array, ""]:
+    return (acts & ~has_flag(old[Count.FLAGS], Flag.LISTED)).astype(jnp.int32)
+
+
+def row_index(old: Int[Array, "11"], acts: Bool[Array, ""]) -> Int[Array, ""]:
+    listed = acts & has_flag(old[Count.FLAGS], Flag.LISTED)
+    return old[Count.MESSAGES] - listed.astype(jnp.int32)
+
+
+def write_row(table: Int[Array, "M 10"], row: Int[Array, "10"], index: Int[Array, ""]) -> Int[Array, "M 10"]:
+    return lax.dynamic_update_slice(table, row[None], (index, jnp.int32(0)))
+
+
+def overlay_front(buffer: Array, block: Array) -> Array:
+    return lax.dynamic_update_slice(buffer, block, (jnp.int32(0),) * buffer.ndim)
+
+
+def drop_stop(
+    config: ChatConfig, tokens: Int[Array, "W"], kind: Int[Array, ""], stopped: Bool[Array, ""]
+) -> tuple[Int[Array, "W"], Int[Array, ""]]:
+    """The block without the closing that a sampled stop id has made redundant, and how many ids that was."""
+    shifted, shift = tokens, jnp.int32(0)
+    for answer, count in config.template.shifts:
+        here = stopped & (kind == answer)
+        shorter = jnp.concatenate([tokens[count:], jnp.zeros(min(count, tokens.shape[0]), jnp.int32)])
+        shifted = jnp.where(here, shorter, shifted)
+        shift = jnp.where(here, count, shift)
+    return shifted, shift
+
+
+def is_stop(config: ChatConfig, token: Int[Array, ""]) -> Bool[Array, ""]:
+    hit = jnp.zeros(token.shape, bool)
+    for stop in config.template.stop_ids:
+        hit = hit | (token == stop)
+    return hit
+
+
+def pack_counts(**counts: Int[Array, ""] | int) -> Int[Array, "11"]:
+    return jnp.stack([jnp.asarray(counts[name.name], jnp.int32) for name in Count])
+
+
+def has_flag(flags: Int[Array, ""], flag: Flag) -> Bool[Array, ""]:
+    return (flags & int(flag)) != 0
+
+
+def set_flag(flags: Int[Array, ""], flag: Flag, where: Bool[Array, ""]) -> Int[Array, ""]:
+    return flags | jnp.where(where, int(flag), 0)
+
+
+def put_flag(flags: Int[Array, ""], flag: Flag, value: Bool[Array, ""]) -> Int[Array, ""]:
+    return (flags & ~int(flag)) | jnp.where(value, int(flag), 0)
+
+
+def first_status(status: Int[Array, ""], *cases: tuple[Bool[Array, ""], Status]) -> Int[Array, ""]:
+    """The status of the first case that holds, else the old one."""
+    for holds, code in reversed(cases):
+        status = jnp.where(holds, int(code), status)
+    return status
+
+
+def select_info(where: Bool[Array, ""], new: Any, old: Any) -> Any:
+    if old is None:
+        return new
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        raise ValueError(
+            f"info of the data ({jax.tree.structure(new)}) and of the state ({jax.tree.structure(old)}) differ in "
+            "structure; give init(config, example_data) a row of the same data"
+        )
+    return jax.tree.map(lambda n, o: jnp.where(where, n, o), new, old)
+
+
+def check_block(name: str, tokens: Array, limit: int, option: str) -> None:
+    if tokens.ndim != 1:
+        raise ValueError(f"{name}: tokens have shape {tokens.shape}; this is for one row, batch it with jax.vmap")
+    if tokens.shape[0] > limit:
+        raise ValueError(f"{name}: {tokens.shape[0]} ids wide, wider than {option}={limit}; raise {option}")
+
+
+def check_data(config: ChatConfig, data: ChatData) -> None:
+    check_block("data", data.tokens, config.max_prompt_len, "max_prompt_len")
+    if data.table.shape[0] > config.max_messages:
+        raise ValueError(
+            f"data: a table of {data.table.shape[0]} messages, more than max_messages={config.max_messages}; "
+            "raise max_messages"
+        )
+
+
+def check_action(config: ChatConfig, action: Action) -> None:
+    check_block("action", action.tokens, config.max_response_len, "max_response_len")
+    if (action.logprobs is None) == config.store_logprobs:
+        need = "needs logprobs" if config.store_logprobs else "stores no logprobs"
+        raise ValueError(f"action: this config {need} (store_logprobs={config.store_logprobs})")
+    if action.logprobs is not None and action.logprobs.shape != action.tokens.shape:
+        raise ValueError(f"action: logprobs {action.logprobs.shape} are not shaped as tokens {action.tokens.shape}")
