@@ -68,18 +68,19 @@ def compose(config: ChatConfig, messages: Sequence[tuple[int, Int[Array, "C"], I
     parts, rows, offset = [], [], jnp.int32(0)
     for (role, tokens, length), previous, next in zip(messages, *ends, strict=True):
         before, after = _gaps(config, int(role), previous, next)
-        closing = before.trail_ids if previous == Kind.ASSISTANT else ()
-        head = closing + before.core_ids + before.lead_ids
         answer = int(role) == Kind.ASSISTANT
-        tail = () if answer else after.trail_ids
+        opened = config.template.stop_id >= 0 and previous == Kind.ASSISTANT  # the stop id went to the answer
+        head = before.core_ids[int(opened) :] + before.lead_ids
+        tail = after.trail_ids
+        if answer and config.template.stop_id >= 0:
+            tail = tail + (config.template.stop_id,)
         if next == Kind.GENERATE:
             tail = tail + after.core_ids + after.lead_ids
         length = jnp.clip(length, 0, tokens.shape[0])
         start = offset + len(head) - len(before.lead_ids)
-        end = offset + len(head) + length + (0 if answer else len(after.trail_ids))
-        finish = Finish.STOP if answer else Finish.NONE
-        trail = 0 if answer else len(after.trail)
-        row = [int(role), offset, start, end, len(before.lead), trail, previous, next, -1, int(finish)]
+        end = offset + len(head) + length + len(after.trail_ids)
+        finish = Finish.NONE if not answer else Finish.STOP if config.template.stop_id >= 0 else Finish.LENGTH
+        row = [int(role), offset, start, end, len(before.lead), len(after.trail), previous, next, -1, int(finish)]
         rows.append(jnp.stack([jnp.asarray(v, jnp.int32) for v in row]))
         parts.append((head, tokens, length, tail))
         offset = offset + len(head) + length + len(tail)

@@ -61,20 +61,25 @@ class ChatTemplate(Static):
     ``statelesschat.compile_template`` makes one; ``print(template.report)`` tells what it found.
     """
 
-    kind: str  # "EXACT", "EXACT_CHAT", "GAPS_EXACT" or "FROZEN_HISTORY"
+    kind: str  # "EXACT", "EXACT_CHAT", "GAPS_EXACT", "FROZEN_HISTORY", or "RAW" of `raw_template`
     gaps: tuple[Gap, ...]
     roles: tuple[str, ...]  # the template's name of each Role, in the order of Role
     transforms: tuple[str, ...]  # what it does to each Role's content: a name of `text.transforms`
+    nonempty: tuple[bool, ...]  # per Role: an empty content changes the text around it, so it is refused
     stop_ids: tuple[int, ...]  # ids after which an answer has ended
-    answer_rest: tuple[str, str]  # what a past answer has before it that the generation prompt lacks: core, lead
-    answer_rest_ids: tuple[int, ...]  # the ids of its core
+    stop_id: int  # the one the template itself writes after an answer; -1 where it writes none
+    closing: str  # plain text it writes between an answer and its stop id
+    closing_ids: tuple[int, ...]
+    rest_core: str  # what a past answer has before it that the generation prompt lacks, up to its last control token
+    rest_core_ids: tuple[int, ...]
+    rest_lead: str  # and the plain text behind that
     shifts: tuple[tuple[int, int], ...]  # (answer kind, ids of a block that a sampled stop id makes redundant)
     pad_id: int
     vocab_size: int
     source: str  # the Jinja text
     options: tuple[tuple[str, str], ...]  # template_kwargs, as (name, JSON)
-    clock: str  # the moment at which the template's dates were frozen, ISO 8601
-    piece_encoding: str  # how pieces between control tokens are encoded: a name of `text.pieces`
+    clock: str  # the moment at which the template's dates stand still, ISO 8601
+    piece_encoding: str  # how pieces between control tokens are encoded: a name of `text.pieces.ENCODINGS`
     trusted_control_tokens: bool
     report: str = dataclasses.field(default="", compare=False)
 

@@ -1,0 +1,109 @@
+"""The tokenizer at the seams: texts cut at control tokens, and the pieces in between encoded apart.
+
+A tokenizer splits its input at its added tokens before anything else, so what stands between two of them is encoded
+as if alone, but for two things a piece must get right itself: SentencePiece writes a space before the first piece
+of a text only, and added tokens may swallow the white space beside them.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from statelesschat.core.config import Gap
+from statelesschat.text.tokenizer import plain_backend
+
+ENCODINGS = ("plain", "anchored")
+_ANCHOR = "\n"
+
+
+class Cut(NamedTuple):
+    """A text cut at the control tokens it writes; without any it is all ``trail``."""
+
+    trail: str
+    core: str
+    lead: str
+    core_ids: tuple[int, ...]
+
+
+class PieceCodec:
+    """Encodes and decodes what stands between control tokens.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        encoding: ``"plain"``, the piece as it is; or ``"anchored"``, behind a newline whose ids are dropped.
+        trusted: True lets contents hold control tokens.
+    """
+
+    def __init__(self, tokenizer: Any, encoding: str = "plain", trusted: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.encoding = encoding
+        self.trusted = trusted
+        self.full = tokenizer.backend_tokenizer
+        self.added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
+        unmarked = tuple(str(t.content) for t in self.added.values() if not t.special)
+        everything = tuple(str(t.content) for t in self.added.values())
+        self._content = plain_backend(tokenizer, everything if trusted else ())
+        self._answer = plain_backend(tokenizer, everything if trusted else unmarked)
+        self._anchor = tuple(self._content.encode(_ANCHOR, add_special_tokens=False).ids)
+        self._anchor_text = self.full.decode(list(self._anchor), skip_special_tokens=False)
+        self.cut = functools.lru_cache(maxsize=4096)(self._cut)
+
+    def encode(self, texts: Sequence[str], answers: bool = False, first: bool = False) -> list[list[int]]:
+        """Ids of pieces, in one batch.
+
+        Args:
+            texts: the pieces.
+            answers: added tokens that are not special (``<think>``) are ids in an answer, text in other contents.
+            first: the pieces stand at the very beginning of their text, behind no control token.
+        """
+        backend = self._answer if answers else self._content
+        anchored = self.encoding == "anchored" and not first
+        batch = backend.encode_batch([_ANCHOR + t if anchored else t for t in texts], add_special_tokens=False)
+        skip = len(self._anchor) if anchored else 0
+        return [encoding.ids[skip:] if text else [] for encoding, text in zip(batch, texts, strict=True)]
+
+    def offsets(self, text: str, answers: bool = False, first: bool = False) -> list[tuple[int, int]]:
+        """Where in the piece each of its ids begins and ends, in characters."""
+        backend = self._answer if answers else self._content
+        anchored = self.encoding == "anchored" and not first
+        encoding = backend.encode(_ANCHOR + text if anchored else text, add_special_tokens=False)
+        skip, shift = (len(self._anchor), len(_ANCHOR)) if anchored else (0, 0)
+        return [(max(a - shift, 0), max(b - shift, 0)) for a, b in encoding.offsets[skip:]]
+
+    def decode(self, pieces: Sequence[Sequence[int]], first: bool = False) -> list[str]:
+        """Texts of pieces, control tokens in them written out."""
+        if self.encoding == "plain" or first:
+            return self.full.decode_batch([list(p) for p in pieces], skip_special_tokens=False)
+        texts = self.full.decode_batch([[*self._anchor, *p] for p in pieces], skip_special_tokens=False)
+        return [text[len(self._anchor_text) :] for text in texts]
+
+    def reference(self, text: str) -> list[int]:
+        """Ids of a whole text as transformers gives them, control tokens and all."""
+        return self.full.encode(text, add_special_tokens=False).ids
+
+    def gap(self, previous: int, next: int, text: str, opening: bool = False) -> Gap:
+        """A text between two contents as a `Gap`; ``opening``: it begins the conversation, with no piece before."""
+        cut = self.cut(text)
+        if opening:
+            head = text[: len(text) - len(cut.lead)] if cut.core else ""
+            cut = Cut("", head, cut.lead if cut.core else text, tuple(self.reference(head)) if head else ())
+        first = opening and not cut.core
+        trail, lead = self.encode([cut.trail])[0], self.encode([cut.lead], first=first)[0]
+        return Gap(previous, next, cut.trail, cut.core, cut.lead, tuple(trail), cut.core_ids, tuple(lead))
+
+    def swallows_left(self, token: int) -> bool:
+        """Whether white space before this control token is part of it."""
+        return token in self.added and bool(self.added[token].lstrip)
+
+    def swallows_right(self, token: int) -> bool:
+        """Whether white space after this control token is part of it."""
+        return token in self.added and bool(self.added[token].rstrip)
+
+    def _cut(self, text: str) -> Cut:
+        encoding = self.full.encode(text, add_special_tokens=False)
+        controls = [i for i, token in enumerate(encoding.ids) if token in self.added]
+        if not controls:
+            return Cut(text, "", "", ())
+        first, last = controls[0], controls[-1]
+        start, end = encoding.offsets[first][0], encoding.offsets[last][1]
+        return Cut(text[:start], text[start:end], text[end:], tuple(encoding.ids[first : last + 1]))

@@ -1,0 +1,168 @@
+"""Verification of a compiled template on random conversations, written turn by turn as the device would."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from statelesschat.core.types import Kind
+from statelesschat.text.reference import Reference, Sampled
+from statelesschat.text.writer import ANSWERS, Draft, Writer, Written
+
+_WORDS = ("the", "Sum", "is", "4", "12.5", "a", "caf\u00e9", "\u4f60\u597d", "\U0001f600", "x=y", "don't", "$3", "\u0416")
+_ENDS = ("", ".", "}", "!", "\n", " ", "\n\n", "?\n", ")", "\t", "'s")
+_STARTS = ("", "", "", " ", "\n", "\n\n", "  ", "\t", "-", "{", "# ", "'")
+_JOINS = (" ", " ", " ", "\n", "\n\n", "  ", ", ", "\n- ")
+_THOUGHTS = ("<think>\n{}\n</think>\n\n{}", "<think>{}</think>{}", "<think>\n\n</think>\n\n{1}")
+
+
+class Conversation(NamedTuple):
+    """A conversation to try: its first ``prompt`` messages are the prompt, answers in ``cut`` have no stop token."""
+
+    kinds: tuple[int, ...]
+    contents: tuple[str, ...]
+    prompt: int
+    cut: frozenset[int]
+
+
+class Failure(NamedTuple):
+    """Where a conversation and the template's own render part."""
+
+    conversation: Conversation
+    upto: int  # messages written when they parted
+    level: str  # "order", "text" or "tokens"
+    ours: str
+    theirs: str
+
+
+def random_content(rng: random.Random, empty: bool, thought: bool = False) -> str:
+    """A short text with the seams that tokenizers and templates get wrong."""
+    if empty and rng.random() < 0.08:
+        return ""
+    words = [rng.choice(_WORDS)]
+    for _ in range(rng.randrange(6)):
+        words += [rng.choice(_JOINS), rng.choice(_WORDS)]
+    text = rng.choice(_STARTS) + "".join(words) + rng.choice(_ENDS)
+    if thought and rng.random() < 0.3:
+        return rng.choice(_THOUGHTS).format(rng.choice(_WORDS), text)
+    return text
+
+
+def random_conversations(
+    rng: random.Random, chains: Iterable[Sequence[int]], nonempty: Sequence[bool], thoughts: bool
+) -> list[Conversation]:
+    """One random conversation for each role sequence."""
+    made = []
+    for kinds in chains:
+        contents = tuple(random_content(rng, not nonempty[k], thoughts and k == Kind.ASSISTANT) for k in kinds)
+        answers = [i for i, k in enumerate(kinds) if k == Kind.ASSISTANT]
+        prompt = rng.choice([*answers, *(i + 1 for i in answers), len(kinds)]) or len(kinds)
+        cut = frozenset(i for i in answers if i >= prompt and rng.random() < 0.25)
+        made.append(Conversation(tuple(kinds), contents, prompt, cut))
+    return made
+
+
+def verify(writer: Writer, conversations: Sequence[Conversation]) -> Failure | None:
+    """The first failure, or None where all conversations equal the template's own renders."""
+    plans: list[tuple[Conversation, list[tuple[int, Draft]]]] = []
+    for conversation in conversations:
+        try:
+            plans.append((conversation, _plan(writer, conversation)))
+        except ValueError as error:
+            return Failure(conversation, 0, "order", str(error), "")
+    drafts = [draft for _, steps in plans for _, draft in steps]
+    written = iter(writer.write(drafts))
+    reference = Reference(writer)
+    for conversation, steps in plans:
+        blocks = [(upto, next(written)) for upto, _ in steps]
+        failure = _compare(writer, reference, conversation, blocks)
+        if failure is not None:
+            return failure
+    return None
+
+
+def _plan(writer: Writer, conversation: Conversation) -> list[tuple[int, Draft]]:
+    """The prompt, then each answer and message, with the number of messages written after it."""
+    kinds, contents, prompt, cut = conversation
+    steps = [(prompt, writer.prompt(kinds[:prompt], contents[:prompt]))]
+    for index in range(prompt, len(kinds)):
+        if kinds[index] in ANSWERS:
+            steps.append((index + 1, writer.answer(contents[index], index not in cut)))
+        else:
+            following = Kind.GENERATE
+            if index + 1 < len(kinds) and kinds[index + 1] not in ANSWERS:
+                following = kinds[index + 1]
+            draft = writer.message(kinds[index], contents[index], kinds[index - 1], following)
+            steps.append((index + 1, draft))
+    return steps
+
+
+def _compare(
+    writer: Writer, reference: Reference, conversation: Conversation, blocks: Sequence[tuple[int, Written]]
+) -> Failure | None:
+    kinds, contents, prompt, cut = conversation
+    template = writer.template
+    frozen = template.kind == "FROZEN_HISTORY"
+    ids: list[int] = []
+    since = 0
+    sampled: dict[int, Sampled] = {}
+    for upto, block in blocks:
+        answers = [i for i in range(upto) if kinds[i] in ANSWERS]
+        in_answer = kinds[upto - 1] in ANSWERS
+        follows = upto > prompt and kinds[upto - 2] in ANSWERS and (upto - 2) not in cut and template.stop_id >= 0
+        ids += block.ids[len(template.closing_ids) + 1 :] if follows and not in_answer else block.ids
+        if upto > prompt and in_answer:
+            sampled[upto - 1] = Sampled(block.ids, (upto - 1) not in cut and template.stop_id >= 0)
+            since = len(ids)
+        if upto == prompt and in_answer and frozen:
+            sampled[upto - 1] = Sampled((), True)  # its header is that of a last message, so it stays as it is
+            since = len(ids)
+        waits = upto < len(kinds) and kinds[upto] not in ANSWERS and not in_answer
+        if waits or (in_answer and (frozen or upto <= prompt)):
+            continue
+        try:
+            if in_answer:
+                last = upto - 1
+                told = writer.render(kinds[:last], contents[:last], True)
+                told += template.rest_core + template.rest_lead + writer.transformed(kinds[last], contents[last])
+                whole = writer.render(kinds[:upto], contents[:upto], False)
+                if not whole.startswith(told):
+                    return Failure(conversation, upto, "text", told, whole[: len(told) + 40])
+                continue
+            if not frozen:
+                texts = reference.parts(kinds[:upto], contents[:upto], answers)
+                said = [writer.transformed(kinds[i], contents[i]) for i in answers]
+                told = "".join(a + b for a, b in zip(texts, [*said, ""], strict=True))
+                whole = writer.render(kinds[:upto], contents[:upto], True)
+                if told != whole:
+                    return Failure(conversation, upto, "text", told, whole)
+            theirs = reference.prompt_ids(kinds[:upto], contents[:upto], sampled)
+        except ValueError as error:
+            return Failure(conversation, upto, "order", "", str(error))
+        ours = ids[since:] if frozen and sampled else ids
+        if ours != theirs:
+            texts = [writer.pieces.full.decode(x, skip_special_tokens=False) for x in (ours, theirs)]
+            return Failure(conversation, upto, "tokens" if texts[0] == texts[1] else "text", *texts)
+    return None
+
+
+def chains_of(pairs: set[tuple[int, int]], rng: random.Random, count: int, length: int) -> list[tuple[int, ...]]:
+    """Random role sequences that use only these pairs, begin at the start and end where an answer can follow."""
+    nexts: dict[int, list[int]] = {}
+    for previous, next in sorted(pairs):
+        nexts.setdefault(previous, []).append(next)
+    final = {previous for previous, next in pairs if next == Kind.GENERATE}
+    chains = []
+    for _ in range(count * 20):
+        chain: list[int] = []
+        current, target = int(Kind.START), rng.randint(1, length)
+        while len(chain) < target + 4 and not (len(chain) >= target and current in final):
+            options = [n for n in nexts.get(current, []) if n != Kind.GENERATE]
+            if not options:
+                break
+            current = rng.choice(options)
+            chain.append(current)
+        if chain and chain[-1] in final:
+            chains.append(tuple(chain))
+        if len(chains) == count:
+            break
+    return chains
