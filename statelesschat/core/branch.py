@@ -28,11 +28,12 @@ def rewind(state: ChatState, num_messages: Int[Array, ""] | int) -> ChatState:
     closed = sampled & (table[:, Column.FINISH] != int(Finish.OPEN))
     turn = jnp.sum(closed, dtype=jnp.int32)
     finish = last[Column.FINISH]
+    answered = (finish == int(Finish.STOP)) | (finish == int(Finish.LENGTH))
     is_open = some & ((finish == int(Finish.OPEN)) | (last[Column.NEXT] == GENERATE))
     listed = some & (finish == int(Finish.OPEN))
     last_id = state.tokens[jnp.maximum(length - 1, 0)]
     partly = listed & (last[Column.SAMPLED] >= 0) & (last[Column.SAMPLED] < length)
-    stopped = some & jnp.where(partly, is_stop(config, last_id), finish == int(Finish.STOP))
+    stopped = some & jnp.where(partly, is_stop(config, last_id), (finish == int(Finish.STOP)) & ~is_open)
     flags = jnp.where(turn >= old[Count.TURN_LIMIT], int(Flag.TRUNCATED), 0)
     flags = put_flag(put_flag(flags, Flag.LISTED, listed), Flag.STOPPED, stopped)
     ends = jnp.where(sampled, sampled_end(table), 0)
@@ -44,7 +45,7 @@ def rewind(state: ChatState, num_messages: Int[Array, ""] | int) -> ChatState:
         FLAGS=flags,
         STATUS=int(Status.OK),
         KIND=jnp.where(some, jnp.where(listed, last[Column.PREVIOUS], last[Column.KIND]), int(Kind.START)),
-        NEXT=jnp.where(is_open, GENERATE, jnp.where(some, last[Column.NEXT], NONE)),
+        NEXT=jnp.where(is_open, GENERATE, jnp.where(some & ~answered, last[Column.NEXT], NONE)),
         OPENED=jnp.where(listed, last[Column.START], length),
         SAMPLED=jnp.where(partly, last[Column.SAMPLED], -1),
         DELTA=jnp.max(ends),

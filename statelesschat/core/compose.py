@@ -33,7 +33,9 @@ def glue(
     before, after = _gaps(config, role, previous, next)
     closing = before.trail_ids if previous in (Kind.ASSISTANT, Kind.CALL) else ()
     head = closing + before.core_ids + before.lead_ids
-    tail = after.trail_ids + (after.core_ids + after.lead_ids if next == Kind.GENERATE else ())
+    closes = role in (Kind.ASSISTANT, Kind.CALL) and next != Kind.GENERATE  # by the block of the message after it
+    trail_ids, trail = ((), "") if closes else (after.trail_ids, after.trail)
+    tail = trail_ids + (after.core_ids + after.lead_ids if next == Kind.GENERATE else ())
     width = len(head) + content_tokens.shape[0] + len(tail)
     if width > config.max_message_len:
         raise ValueError(
@@ -46,9 +48,9 @@ def glue(
     header = [
         jnp.int32(role),
         jnp.int32(start),
-        len(head) + length + len(after.trail_ids),
+        len(head) + length + len(trail_ids),
         jnp.int32(len(before.lead)),
-        jnp.int32(len(after.trail)),
+        jnp.int32(len(trail)),
         jnp.int32(previous),
         jnp.int32(next),
     ]
@@ -63,6 +65,11 @@ def compose(config: ChatConfig, messages: Sequence[tuple[int, Int[Array, "C"], I
     """
     if not messages:
         raise ValueError("compose: no messages; give at least one (role, content_tokens, length)")
+    if len(messages) >= config.max_messages:
+        raise ValueError(
+            f"compose: {len(messages)} messages and the answer they open are more than "
+            f"max_messages={config.max_messages}; raise it"
+        )
     kinds = [int(role) for role, _, _ in messages]
     ends = [int(Kind.START), *kinds[:-1]], [*kinds[1:], int(Kind.GENERATE)]
     parts, rows, offset = [], [], jnp.int32(0)
@@ -75,7 +82,7 @@ def compose(config: ChatConfig, messages: Sequence[tuple[int, Int[Array, "C"], I
         if answer and config.template.stop_id >= 0:
             tail = tail + (config.template.stop_id,)
         if next == Kind.GENERATE:
-            tail = tail + after.core_ids + after.lead_ids
+            tail = tail + after.core_ids[int(answer and config.template.stop_id >= 0) :] + after.lead_ids
         length = jnp.clip(length, 0, tokens.shape[0])
         start = offset + len(head) - len(before.lead_ids)
         end = offset + len(head) + length + len(after.trail_ids)

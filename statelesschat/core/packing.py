@@ -94,6 +94,12 @@ def select_info(where: Bool[Array, ""], new: Any, old: Any) -> Any:
             f"info of the data ({jax.tree.structure(new)}) and of the state ({jax.tree.structure(old)}) differ in "
             "structure; give init(config, example_data) a row of the same data"
         )
+    for (path, n), o in zip(jax.tree.leaves_with_path(new), jax.tree.leaves(old), strict=True):
+        if jnp.shape(n) != jnp.shape(o) or jnp.result_type(n) != jnp.result_type(o):
+            raise ValueError(
+                f"info{jax.tree_util.keystr(path)}: the data has {jnp.result_type(n)}{list(jnp.shape(n))} and the state "
+                f"{jnp.result_type(o)}{list(jnp.shape(o))}; give init(config, example_data) a row of the same data"
+            )
     return jax.tree.map(lambda n, o: jnp.where(where, n, o), new, old)
 
 

@@ -56,7 +56,8 @@ def init(config: ChatConfig, example_data: ChatData | None = None) -> ChatState:
 
     Example:
         >>> import statelesschat as sc
-        >>> config = sc.make_config(sc.load_tokenizer(None), capacity=64)
+        >>> config = sc.make_config(
+        ...     sc.load_tokenizer(None), capacity=256, max_messages=8, max_message_len=64, max_turns=2)
         >>> int(sc.init(config).length)
         0
     """
@@ -88,7 +89,8 @@ def reset(state: ChatState, data: ChatData) -> ChatState:
 def restart(state: ChatState, data: ChatData, where: Bool[Array, ""] | np.bool_ | bool) -> ChatState:
     """Begin anew where ``where`` is True, keep the conversation as it is elsewhere; costs as much as a prompt.
 
-    The row that begins anew is the one `reset` gives; what stays keeps its reward too.
+    The row that begins anew is the one `reset` gives; what stays keeps its reward too. A prompt whose messages and
+    the answer it opens are more than ``max_messages`` is done at once, with status TOO_MANY_MESSAGES.
     """
     config = state.config
     check_data(config, data)
@@ -97,16 +99,19 @@ def restart(state: ChatState, data: ChatData, where: Bool[Array, ""] | np.bool_ 
     messages = jnp.sum(data.table[:, Column.KIND] >= 0, dtype=jnp.int32)
     last = data.table[jnp.maximum(messages - 1, 0)]
     empty = messages == 0
-    answered = (last[Column.FINISH] == int(Finish.STOP)) & ~empty
-    length = jnp.where(empty, 0, jnp.clip(data.length, 0, data.tokens.shape[0]))
     limit = jnp.minimum(data.turn_limit, config.max_turns)
+    opens = (last[Column.NEXT] == GENERATE) & ~empty
+    answered = (last[Column.FINISH] == int(Finish.STOP)) & ~empty & ~opens
+    crowded = messages + opens.astype(jnp.int32) > config.max_messages
+    ended = (limit <= 0) | crowded
+    length = jnp.where(empty, 0, jnp.clip(data.length, 0, data.tokens.shape[0]))
     counts = pack_counts(
         LENGTH=length,
         MESSAGES=messages,
         TURN=0,
         TURN_LIMIT=limit,
-        FLAGS=jnp.where(limit <= 0, int(Flag.TRUNCATED), 0) | jnp.where(answered, int(Flag.STOPPED), 0),
-        STATUS=int(Status.OK),
+        FLAGS=jnp.where(ended, int(Flag.TRUNCATED), 0) | jnp.where(answered, int(Flag.STOPPED), 0),
+        STATUS=jnp.where(crowded, int(Status.TOO_MANY_MESSAGES), int(Status.OK)),
         KIND=jnp.where(empty, int(Kind.START), last[Column.KIND]),
         NEXT=jnp.where(empty, NONE, last[Column.NEXT]),
         OPENED=length,

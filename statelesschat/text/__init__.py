@@ -1,0 +1,1 @@
+"""The text edge: tokenizers, the template compiler and the codec. Host only."""

@@ -8,11 +8,10 @@ is encoded by the whole tokenizer, so nothing here relies on the table of gaps.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from statelesschat.core.types import Kind
 from statelesschat.text.probe import Displaced, sentinels, split_at, take_apart
 from statelesschat.text.render import RenderError
 from statelesschat.text.transforms import contextual
-from statelesschat.text.writer import Writer
+from statelesschat.text.writer import ANSWERS, Writer
 
 
 class Sampled(NamedTuple):
@@ -29,7 +28,9 @@ class Reference:
         self.writer = writer
         self.render = writer.render
         self.pieces = writer.pieces
-        self._controls = [] if writer.pieces.trusted else [str(t.content) for t in writer.pieces.added.values()]
+        added = () if writer.pieces.trusted else writer.pieces.added.values()
+        self._controls = [str(token.content) for token in added]
+        self._special = [str(token.content) for token in added if token.special]
 
     def parts(self, kinds: Sequence[int], contents: Sequence[str], sampled: Sequence[int]) -> list[str]:
         """The texts between the sampled answers, as the template writes them; ValueError where it does not."""
@@ -88,7 +89,11 @@ class Reference:
         return whole != [*self.pieces.reference(before), *ids]
 
     def _encode(self, text: str, kinds: Sequence[int], contents: Sequence[str]) -> list[int]:
-        if not any(control in c for c in contents for control in self._controls):
+        escaped = (
+            any(control in content for control in (self._special if kind in ANSWERS else self._controls))
+            for kind, content in zip(kinds, contents, strict=True)
+        )
+        if not any(escaped):
             return self.pieces.reference(text)
         return self._encode_escaped(text, kinds, contents)
 
@@ -108,11 +113,11 @@ class Reference:
         offset = whole.find(text)
         if offset < 0:
             raise ValueError("the contents change the text the template writes around them")
-        inside: list[tuple[int, int]] = []
+        inside: list[tuple[int, int, bool]] = []
         position = 0
-        for gap, content in zip(gaps, written, strict=False):
+        for kind, gap, content in zip(kinds, gaps, written, strict=False):
             position += len(gap)
-            inside.append((position, position + len(content)))
+            inside.append((position, position + len(content), kind in ANSWERS))
             position += len(content)
         encoding = self.pieces.full.encode(whole, add_special_tokens=False)
         ids: list[int] = []
@@ -121,15 +126,11 @@ class Reference:
         for token, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
             if token not in self.pieces.added or a < offset or b > offset + len(text):
                 continue
-            if any(x < b and a < y for x, y in inside):
+            own = self.pieces.added[token].special
+            if any(x < b and a < y and (own or not answer) for x, y, answer in inside):
                 continue
             ids += self.pieces.encode([whole[cursor:a]], first=first)[0]
             ids.append(token)
             cursor, first = b, False
         ids += self.pieces.encode([whole[cursor : offset + len(text)]], first=first)[0]
         return ids
-
-
-def last_answer(kinds: Sequence[int]) -> int:
-    """Index of the last answer, -1 for none."""
-    return max((i for i, kind in enumerate(kinds) if kind in (Kind.ASSISTANT, Kind.CALL)), default=-1)

@@ -86,7 +86,7 @@ def _plan(writer: Writer, conversation: Conversation) -> list[tuple[int, Draft]]
     steps = [(prompt, writer.prompt(kinds[:prompt], contents[:prompt]))]
     for index in range(prompt, len(kinds)):
         if kinds[index] in ANSWERS:
-            steps.append((index + 1, writer.answer(contents[index], index not in cut)))
+            steps.append((index + 1, writer.answer(contents[index], stop=index not in cut)))
         else:
             following = Kind.GENERATE
             if index + 1 < len(kinds) and kinds[index + 1] not in ANSWERS:

@@ -119,29 +119,29 @@ class Writer:
             parts.append(Segment(after.lead, after.lead_ids))
         return Draft(parts, (kind,))
 
-    def answer(self, text: str, stop: bool = True) -> Draft:
-        """An answer as the template would write it behind its generation prompt, and its stop id."""
+    def answer(self, text: str, *, begin: bool = True, finished: bool = True, stop: bool = True) -> Draft:
+        """An answer, or a piece of one, as ids a policy would have sampled.
+
+        ``begin``: with what the template writes first, behind the generation prompt. ``finished`` and ``stop``: with
+        the closing and the stop id. Only a whole answer is transformed as the template does.
+        """
         template = self.template
         name = template.transforms[Kind.ASSISTANT]
-        content = KNOWN[name](text) if name in KNOWN else text
-        start = len(template.rest_lead)
+        if begin and finished and name in KNOWN:
+            text = KNOWN[name](text)
+        lead = template.rest_lead if begin else ""
+        ends = finished and stop
         piece = Segment(
-            template.rest_lead + content + (template.closing if stop else ""),
+            lead + text + (template.closing if ends else ""),
             answer=True,
-            members=[Member(0, start, start + len(content))],
+            members=[Member(0, len(lead), len(lead) + len(text))],
         )
-        parts = [Segment(template.rest_core, template.rest_core_ids), piece]
-        if stop and template.stop_id >= 0:
-            parts.append(Segment("", (template.stop_id,)))
-        left = -1
-        for gap in template.gaps:
-            if gap.next == Kind.GENERATE and not gap.lead and gap.core_ids and not template.rest_core_ids:
-                left = gap.core_ids[-1]
-        return Draft(parts, (int(Kind.ASSISTANT),), left)
-
-    def piece(self, text: str) -> Draft:
-        """A part of an answer: its text and nothing of the template's."""
-        return Draft([Segment(text, answer=True, members=[Member(0, 0, len(text))])], (int(Kind.ASSISTANT),))
+        parts = [Segment(template.rest_core, template.rest_core_ids)] if begin else []
+        parts.append(piece)
+        stops = (template.stop_id,) if template.stop_id >= 0 else template.stop_ids[:1]
+        if ends:
+            parts.append(Segment("", stops))
+        return Draft(parts, (int(Kind.ASSISTANT),), self._opener() if begin and not template.rest_core_ids else -1)
 
     def write(self, drafts: Sequence[Draft]) -> list[Written]:
         """Encode drafts, all pieces of a sort in one call."""
@@ -156,6 +156,11 @@ class Writer:
             for part, ids in zip(parts, self.pieces.encode([p.text for p in parts], answer, first), strict=True):
                 part.ids = ids
         return [self._assemble(draft) for draft in drafts]
+
+    def _opener(self) -> int:
+        """The control token right behind which an answer begins, -1 if text stands between."""
+        openings = [gap for gap in self.template.gaps if gap.next == Kind.GENERATE and gap.core_ids and not gap.lead]
+        return openings[0].core_ids[-1] if openings else -1
 
     def _join(
         self, kinds: Sequence[int], contents: Sequence[str], gaps: Sequence[Gap], generate: bool

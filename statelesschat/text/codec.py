@@ -1,0 +1,317 @@
+"""Text and histories to arrays and back."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from statelesschat.core.config import ChatConfig
+from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Header, Kind, Message, Role
+from statelesschat.text.inputs import (
+    Conversation,
+    conversation_of,
+    ids_of,
+    kind_name,
+    logprobs_of,
+    per_row,
+    rows_of,
+    text_of,
+)
+from statelesschat.text.render import neighbour_of, role_of
+from statelesschat.text.writer import ANSWERS, Draft, Writer, Written
+
+T = TypeVar("T")
+
+
+class Codec:
+    """Encodes prompts, answers and messages for a config, and reads states back as text and histories.
+
+    All of its arrays are numpy and have a leading batch axis B; every fault raises ValueError with the row, before
+    any device work.
+
+    Args:
+        tokenizer: the tokenizer the config was made with.
+        config: of `make_config`.
+
+    Example:
+        >>> import jax, statelesschat as sc
+        >>> tokenizer = sc.load_tokenizer(None)
+        >>> config = sc.make_config(tokenizer, capacity=256, max_messages=8, max_message_len=64, max_turns=2)
+        >>> codec = sc.Codec(tokenizer, config)
+        >>> states = jax.vmap(sc.reset, (None, 0))(sc.init(config), codec.encode(["2+3?"]))
+        >>> states = jax.vmap(sc.step)(states, codec.encode_actions(["5"]))
+        >>> codec.decode_history(states)[0][-1]
+        {'role': 'assistant', 'content': '5', 'finish_reason': 'stop'}
+    """
+
+    def __init__(self, tokenizer: Any, config: ChatConfig) -> None:
+        if len(tokenizer) != config.template.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} ids, the config was made with one of "
+                f"{config.template.vocab_size}; give both the same tokenizer"
+            )
+        self.tokenizer = tokenizer
+        self.config = config
+        self.writer = Writer(tokenizer, config.template)
+
+    def encode(
+        self,
+        prompts: Any,
+        *,
+        key: str | None = None,
+        info: Any = None,
+        turn_limit: int | Sequence[int] | None = None,
+        width: int | None = None,
+    ) -> ChatData:
+        """First prompts, each rendered whole: system prompt, history and generation prompt.
+
+        A history that ends in an answer ends at its stop id, so that a message is appended next.
+
+        Args:
+            prompts: a string, a history (list of ``{"role", "content"}``), or a list whose rows are either, or dicts
+                that hold one under ``messages``, ``prompt`` or ``query``, or ids under ``prompt_ids``.
+            key: the dicts' key, where it is another.
+            info: a pytree of numeric arrays with leading axis B for the task, handed on as it is.
+            turn_limit: answers until truncation, one for all or one for each row; by default ``max_turns``.
+            width: D, by default ``max_prompt_len``; one width is one trace.
+
+        Returns:
+            ChatData with tokens int32[B, D], length int32[B], table int32[B, max_messages, 10], turn_limit int32[B].
+        """
+        rows = rows_of(prompts)
+        config = self.config
+        limits = per_row(config.max_turns if turn_limit is None else turn_limit, len(rows), "turn_limit")
+        conversations = _each(rows, lambda row: conversation_of(row, config.template.roles, key))
+        _each(conversations, lambda c: ids_of(c.ids, config.template.vocab_size) if c.ids is not None else None)
+        drafts = _each(conversations, self._prompt)
+        written = iter(self.writer.write([d for d in drafts if d is not None]))
+        tables = np.full((len(rows), config.max_messages, len(Column)), -1, np.int32)
+        sequences = []
+        for row, (conversation, draft, limit) in enumerate(zip(conversations, drafts, limits, strict=True)):
+            if draft is None:
+                ids = list(conversation.ids or ())
+                tables[row, 0] = [Kind.RAW, 0, 0, len(ids), 0, 0, Kind.START, Kind.GENERATE, -1, Finish.NONE]
+            else:
+                block = next(written)
+                ids = block.ids
+                table = _table(draft.kinds, block)
+                needed = len(table) + (draft.kinds[-1] not in ANSWERS)
+                if needed > config.max_messages:
+                    raise ValueError(
+                        f"row {row}: {len(table)} messages and an answer are more than "
+                        f"max_messages={config.max_messages}; raise it"
+                    )
+                tables[row, : len(table)] = table
+            if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or not 1 <= limit <= config.max_turns:
+                raise ValueError(f"row {row}: turn_limit={limit!r}; give 1 to max_turns={config.max_turns}")
+            sequences.append(ids)
+        tokens, lengths = self._pad(sequences, width, "max_prompt_len", "prompt")
+        return ChatData(tokens, lengths, tables, np.asarray(limits, np.int32), info)
+
+    def encode_actions(
+        self,
+        answers: Any,
+        *,
+        logprobs: Sequence[Any] | None = None,
+        stop: bool = True,
+        finished: bool | Sequence[bool] = True,
+        begin: bool = True,
+        width: int | None = None,
+    ) -> Action:
+        """Answers as actions: text is tokenised as the template would write it, ids are taken as they are.
+
+        All ids of a text count as sampled, as an engine that stopped there would have sampled them.
+
+        Args:
+            answers: B answers, each a string or a list of ids.
+            logprobs: for each row log p of each id, in nats; needed where the config stores them.
+            stop: False leaves a text without its stop id, as if cut by a length limit.
+            finished: False: the answer goes on in the next action, so nothing closes its text, whatever `stop` says.
+            begin: False: the text continues an answer, so what the template writes first is not written again.
+            width: R, by default ``max_response_len``.
+
+        Returns:
+            Action with tokens int32[B, R], length int32[B], logprobs float32[B, R] or None, finished bool[B].
+        """
+        rows = [answers] if isinstance(answers, str) else list(answers)
+        if not rows:
+            raise ValueError("the batch is empty; give at least one answer")
+        done = [bool(f) for f in per_row(finished, len(rows), "finished")]
+        drafts: list[Draft | None] = []
+        for row, (answer, ends) in enumerate(zip(rows, done, strict=True)):
+            if not isinstance(answer, str):
+                drafts.append(None)
+                continue
+            text = _in_row(row, lambda answer=answer: text_of(answer))
+            drafts.append(self.writer.answer(text, begin=begin, finished=ends, stop=stop))
+        written = iter(self.writer.write([d for d in drafts if d is not None]))
+        vocabulary = self.config.template.vocab_size
+        sequences = []
+        for row, (answer, draft) in enumerate(zip(rows, drafts, strict=True)):
+            known = next(written).ids if draft is not None else None
+            sequences.append(known if known is not None else _in_row(row, lambda a=answer: ids_of(a, vocabulary)))
+        tokens, lengths = self._pad(sequences, width, "max_response_len", "answer")
+        return Action(tokens, lengths, self._logprobs(logprobs, sequences, tokens.shape), np.asarray(done))
+
+    def encode_messages(
+        self,
+        role: Any,
+        contents: Any,
+        *,
+        previous: Any = "assistant",
+        next: Any = "generate",
+        width: int | None = None,
+    ) -> Message:
+        """Messages of the other side as whole blocks.
+
+        What a block holds depends on its neighbours, so they are said here and checked by `append`. Each of ``role``,
+        ``previous`` and ``next`` is one for all rows or one for each.
+
+        Args:
+            role: a `Role` or its name.
+            contents: B strings (or one).
+            previous: the role before, or ``"start"``.
+            next: the role after, or ``"generate"``: an answer is asked for.
+            width: W, by default ``max_message_len``.
+
+        Returns:
+            Message with tokens int32[B, W], length int32[B], header int32[B, 7].
+        """
+        rows = [contents] if isinstance(contents, str) else list(contents)
+        if not rows:
+            raise ValueError("the batch is empty; give at least one content")
+        names = self.config.template.roles
+        roles = [role_of(r, names) for r in per_row(role, len(rows), "role")]
+        befores = [neighbour_of(k, names) for k in per_row(previous, len(rows), "previous")]
+        afters = [neighbour_of(k, names) for k in per_row(next, len(rows), "next")]
+        drafts = _each(
+            list(zip(roles, rows, befores, afters, strict=True)),
+            lambda r: self.writer.message(int(r[0]), text_of(r[1]), int(r[2]), int(r[3])),
+        )
+        written = self.writer.write(drafts)
+        headers = np.zeros((len(rows), len(Header)), np.int32)
+        for row, (block, kind, before, after) in enumerate(zip(written, roles, befores, afters, strict=True)):
+            _, start, end, lead, trail = block.spans[0]
+            headers[row] = [int(kind), start, end, lead, trail, int(before), int(after)]
+        tokens, lengths = self._pad([w.ids for w in written], width, "max_message_len", "message")
+        return Message(tokens, lengths, headers)
+
+    def decode_text(self, states: ChatState) -> list[str]:
+        """The conversations as text, control tokens written out; one string for each row."""
+        tokens, counts = _batched(states.tokens, 1), np.atleast_1d(np.asarray(states.length))
+        sequences = [row[:n].tolist() for row, n in zip(tokens, counts, strict=True)]
+        return self.writer.pieces.decode(sequences, first=True)
+
+    def decode_history(self, states: ChatState) -> list[list[dict[str, str]]]:
+        """The conversations as message dicts, contents as they went in, up to normaliser and template transform.
+
+        An answer that was sampled has a ``finish_reason``: ``"stop"``, ``"length"`` or ``"open"``. A prompt given as
+        ids is one message with the role ``"prompt"``.
+        """
+        tokens, tables = _batched(states.tokens, 1), _batched(states.table, 2)
+        counts = np.atleast_1d(np.asarray(states.num_messages))
+        spots = [(row, table[i]) for row, (table, n) in enumerate(zip(tables, counts, strict=True)) for i in range(n)]
+        pieces = [tokens[row, line[Column.PIECE_START] : line[Column.PIECE_END]].tolist() for row, line in spots]
+        first = [line[Column.PIECE_START] == 0 for _, line in spots]
+        histories: list[list[dict[str, str]]] = [[] for _ in counts]
+        for (row, line), text in zip(spots, self._decode(pieces, first), strict=True):
+            message = {"role": kind_name(int(line[Column.KIND]), self.config.template.roles)}
+            finish = Finish(int(line[Column.FINISH]))
+            if line[Column.LEAD] < 0:
+                message["content"] = self._answer_content(text, finish)
+                message["finish_reason"] = finish.name.lower()
+            else:
+                message["content"] = text[line[Column.LEAD] : len(text) - line[Column.TRAIL]]
+            histories[row].append(message)
+        return histories
+
+    def decode_messages(self, messages: Message) -> list[dict[str, str]]:
+        """Messages as dicts, the inverse of `encode_messages`."""
+        tokens, headers = _batched(messages.tokens, 1), _batched(messages.header, 1)
+        pieces = [t[h[Header.PIECE_START] : h[Header.PIECE_END]].tolist() for t, h in zip(tokens, headers, strict=True)]
+        first = [h[Header.PIECE_START] == 0 and h[Header.PREVIOUS] == Kind.START for h in headers]
+        return [
+            {
+                "role": kind_name(int(h[Header.KIND]), self.config.template.roles),
+                "content": text[h[Header.LEAD] : len(text) - h[Header.TRAIL]],
+            }
+            for h, text in zip(headers, self._decode(pieces, first), strict=True)
+        ]
+
+    def _prompt(self, conversation: Conversation) -> Draft | None:
+        if conversation.ids is not None:
+            return None
+        kinds, contents = conversation.kinds, conversation.contents
+        if self.config.system_prompt is not None and kinds[0] != Role.SYSTEM:
+            kinds, contents = (int(Role.SYSTEM), *kinds), (self.config.system_prompt, *contents)
+        return self.writer.prompt(kinds, contents)
+
+    def _decode(self, pieces: Sequence[list[int]], first: Sequence[bool]) -> list[str]:
+        texts = self.writer.pieces.decode(pieces)
+        opening = [i for i, f in enumerate(first) if f]
+        for index, text in zip(opening, self.writer.pieces.decode([pieces[i] for i in opening], True), strict=True):
+            texts[index] = text
+        return texts
+
+    def _answer_content(self, text: str, finish: Finish) -> str:
+        template = self.config.template
+        text = text.removeprefix(template.rest_core + template.rest_lead)
+        return text.removesuffix(template.closing) if finish is Finish.STOP else text
+
+    def _pad(
+        self, sequences: Sequence[Sequence[int]], width: int | None, option: str, what: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        limit = getattr(self.config, option)
+        width = limit if width is None else width
+        if not 1 <= width <= limit:
+            raise ValueError(f"width={width}; give 1 to {option}={limit}")
+        tokens = np.full((len(sequences), width), self.config.template.pad_id, np.int32)
+        for row, ids in enumerate(sequences):
+            if len(ids) > width:
+                bound = f"{option}={limit}" if width == limit else f"width={width}"
+                raise ValueError(f"row {row}: the {what} takes {len(ids)} ids, more than {bound}; raise it or shorten")
+            tokens[row, : len(ids)] = ids
+        return tokens, np.asarray([len(ids) for ids in sequences], np.int32)
+
+    def _logprobs(
+        self, logprobs: Sequence[Any] | None, sequences: Sequence[Sequence[int]], shape: tuple[int, ...]
+    ) -> np.ndarray | None:
+        if not self.config.store_logprobs:
+            if logprobs is not None:
+                raise ValueError("this config stores no logprobs; make_config(..., store_logprobs=True) does")
+            return None
+        if logprobs is None:
+            raise ValueError("this config stores logprobs; give logprobs=[...], one list for each row")
+        padded = np.zeros(shape, np.float32)
+        for row, (values, ids) in enumerate(zip(per_row(logprobs, len(sequences), "logprobs"), sequences, strict=True)):
+            padded[row, : len(ids)] = _in_row(row, lambda v=values, n=len(ids): logprobs_of(v, n))
+        return padded
+
+
+def _table(kinds: Sequence[int], block: Written) -> np.ndarray:
+    nexts = [*kinds[1:], Kind.GENERATE if kinds[-1] not in ANSWERS else Kind.NONE]
+    befores = [Kind.START, *kinds[:-1]]
+    rows = [
+        [kind, start, piece, end, lead, trail, before, after, -1, finish]
+        for kind, (start, piece, end, lead, trail), before, after, finish in zip(
+            kinds, block.spans, befores, nexts, block.finishes, strict=True
+        )
+    ]
+    return np.asarray(rows, np.int32)
+
+
+def _batched(array: Any, ndim: int) -> np.ndarray:
+    array = np.asarray(array)
+    return array[None] if array.ndim == ndim else array
+
+
+def _in_row(row: int, function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"row {row}: {error}") from None
+
+
+def _each(rows: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
+    return [_in_row(i, functools.partial(function, row)) for i, row in enumerate(rows)]

@@ -1,0 +1,140 @@
+"""Reading what callers hand over: prompts, histories and rows, checked before any device work."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from statelesschat.core.types import Kind, Role
+from statelesschat.text.render import role_of
+
+PROMPT_KEYS = ("messages", "prompt", "query", "prompt_ids")
+
+
+class Conversation(NamedTuple):
+    """A prompt as roles and contents, or as ids (then ``kinds`` and ``contents`` are empty)."""
+
+    kinds: tuple[int, ...]
+    contents: tuple[str, ...]
+    ids: tuple[int, ...] | None = None
+
+
+def rows_of(items: Any) -> list[Any]:
+    """The rows of a batch: one string, one history and one dict are a batch of one."""
+    if isinstance(items, str | Mapping):
+        return [items]
+    try:
+        rows = list(items)
+    except TypeError:
+        raise TypeError(
+            f"prompts come as a string, a history or a list of either, not as {type(items).__name__}"
+        ) from None
+    if not rows:
+        raise ValueError("the batch is empty; give at least one prompt")
+    if all(isinstance(row, Mapping) and "role" in row for row in rows):
+        return [rows]
+    return rows
+
+
+def conversation_of(row: Any, names: Sequence[str], key: str | None) -> Conversation:
+    """A prompt from a string, a history or a dict that holds one under ``key`` or one of `PROMPT_KEYS`."""
+    if isinstance(row, Mapping):
+        if key is not None and key not in row:
+            raise ValueError(f"no key {key!r} among {sorted(map(str, row))}")
+        found = key or next((k for k in PROMPT_KEYS if row.get(k) is not None), None)
+        if found is None:
+            raise ValueError(f"none of the keys {', '.join(PROMPT_KEYS)} among {sorted(map(str, row))}; pass key=...")
+        if found == "prompt_ids":
+            return Conversation((), (), tuple(ids_of(row[found])))
+        row = row[found]
+    if isinstance(row, str):
+        return Conversation((int(Role.USER),), (text_of(row),))
+    if isinstance(row, Mapping) or not isinstance(row, Sequence):
+        raise ValueError(f"a prompt is a string or a list of messages, not {_kind_of(row)}")
+    if not row:
+        raise ValueError("the history is empty; give at least one message")
+    kinds, contents = zip(*(message_of(m, i, names) for i, m in enumerate(row)), strict=True)
+    return Conversation(kinds, contents)
+
+
+def message_of(message: Any, index: int, names: Sequence[str]) -> tuple[int, str]:
+    """Role and text of a message dict; ValueError names what is wrong with it."""
+    if not isinstance(message, Mapping) or "role" not in message:
+        raise ValueError(f"message {index} is {_kind_of(message)}; a message is a dict with role and content")
+    if message.get("tool_calls"):
+        raise ValueError(f"message {index} has tool_calls, which prompts cannot hold yet; write the call as content")
+    try:
+        return int(role_of(message["role"], names)), text_of(message.get("content"))
+    except ValueError as error:
+        raise ValueError(f"message {index}: {error}") from None
+
+
+def text_of(content: Any) -> str:
+    """The text of a content: a string, or a list of text parts, which are joined."""
+    if content is None:
+        raise ValueError("content is None; give a string, the empty one if nothing is said")
+    if isinstance(content, list | tuple):
+        parts = []
+        for part in content:
+            kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
+            if not isinstance(part, str) and (kind != "text" or not isinstance(part.get("text"), str)):
+                raise ValueError(f"a content part of type {kind!r}; only text can be encoded")
+            parts.append(part if isinstance(part, str) else part["text"])
+        content = "".join(parts)
+    if not isinstance(content, str):
+        raise ValueError(f"content is {_kind_of(content)}; give a string")
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"content has half a surrogate pair at character {error.start}, which no text file can hold; "
+            'clean it with content.encode("utf-8", "replace").decode()'
+        ) from None
+    return content
+
+
+def ids_of(ids: Any, vocab_size: int | None = None) -> list[int]:
+    """Token ids as ints, checked against the vocabulary."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        return []
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"token ids must be a flat list of integers, not {array.dtype} of shape {array.shape}")
+    if vocab_size is not None and (array.min() < 0 or array.max() >= vocab_size):
+        wrong = int(array.min() if array.min() < 0 else array.max())
+        raise ValueError(f"id {wrong} is outside the vocabulary of {vocab_size} ids")
+    return [int(i) for i in array]
+
+
+def per_row(value: Any, count: int, what: str) -> list[Any]:
+    """One value for each row: a scalar is repeated, a sequence must have one for each."""
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{what} has {len(value)} entries for {count} rows")
+    return list(value)
+
+
+def logprobs_of(values: Any, count: int) -> np.ndarray:
+    """Log-probabilities of one answer, float32, one for each id; ValueError where they cannot be ones."""
+    array = np.asarray(values, np.float32)
+    if array.shape != (count,):
+        raise ValueError(f"{array.size} logprobs for {count} ids; give one for each sampled id")
+    if not np.isfinite(array).all():
+        at = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(f"logprob {at} is {array[at]}; a sampled id has a finite log-probability")
+    if (array > 1e-3).any():
+        at = int(np.flatnonzero(array > 1e-3)[0])
+        raise ValueError(f"logprob {at} is {array[at]}, above 0; give natural logs of probabilities")
+    return array
+
+
+def kind_name(kind: int, names: Sequence[str]) -> str:
+    """The role name of a message's kind; a prompt given as ids is a ``"prompt"``."""
+    if kind == Kind.RAW:
+        return "prompt"
+    return names[kind] if kind < len(names) else names[Role.ASSISTANT]
+
+
+def _kind_of(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,250 @@
+"""Tokenizers: loading one, the embedded byte tokenizer, and the plain copy that encodes contents."""
+
+import json
+import os
+import secrets
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+_CHATML = """
+{%- for message in messages %}
+    {%- if message['role'] not in ('system', 'user', 'assistant', 'tool') %}
+        {{- raise_exception('unknown role ' ~ message['role'] ~ ': use system, user, assistant or tool') }}
+    {%- endif %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+""".strip()
+
+_HUB_TIMEOUT = 10.0  # seconds; the hub's own client retries each of a tokenizer's files for most of a minute
+
+_WORK_OFFLINE = (
+    "To work offline, download it on a connected machine with `huggingface-cli download NAME --local-dir FOLDER` "
+    "and pass that folder, or pass None for the embedded byte tokenizer."
+)
+
+
+def load_tokenizer(source: "str | os.PathLike[str] | PreTrainedTokenizerFast | None") -> "PreTrainedTokenizerFast":
+    """A fast tokenizer of transformers, from wherever it is.
+
+    Args:
+        source: None for the embedded byte tokenizer with a ChatML template (ids 0..255 are the bytes of the text in
+            UTF-8, 256 ``<|endoftext|>`` pads, 257 ``<|im_start|>``, 258 ``<|im_end|>`` ends an answer); a folder
+            written by ``save_pretrained``, read without network; a name on the Hugging Face hub, taken from the local
+            cache if it is there; or a tokenizer, which is returned as it is.
+
+    Raises:
+        FileNotFoundError: a path that does not exist.
+        ValueError: a path that holds no tokenizer.
+        OSError: a hub name that can be had neither from the cache nor from the hub. Raised within seconds.
+        TypeError: a tokenizer without a Rust backend, or something else that is no tokenizer.
+
+    Example:
+        >>> tokenizer = load_tokenizer(None)
+        >>> tokenizer.encode("<|im_start|>Hi", add_special_tokens=False)
+        [257, 72, 105]
+    """
+    if source is None:
+        return _byte_tokenizer()
+    if not isinstance(source, str | os.PathLike):
+        return _require_fast(source)
+    path = Path(source).expanduser()
+    if path.exists():
+        return _require_fast(_from_folder(path))
+    if isinstance(source, os.PathLike) or not _is_hub_name(source):
+        raise FileNotFoundError(f"there is no tokenizer folder {str(path)!r}. {_WORK_OFFLINE}")
+    return _require_fast(_from_hub(source))
+
+
+def plain_backend(tokenizer: "PreTrainedTokenizerFast", keep: Collection[str] = ()) -> "tokenizers.Tokenizer":
+    """A copy of the tokenizer's Rust backend to which all text is ordinary, ``<|im_end|>`` and ``<think>`` included.
+
+    Ids of ordinary text are the tokenizer's own. The copy has no added tokens, post-processor, truncation or padding,
+    and emits no added token's id, even where that token also stands in the model's vocabulary. Three kinds of added
+    token stay, because text needs them and none can be a control token: white space or a single character that is
+    not marked special; a single character that is the model's only way to write it; and what the model itself
+    writes for unknown text. The copy is for encoding; decode with the tokenizer.
+
+    Args:
+        tokenizer: a fast tokenizer; it is not changed, and the two share memory, so a copy costs microseconds (about
+            a second if an entry has to be taken out of a large vocabulary).
+        keep: contents of added tokens that the copy keeps, with their ids.
+
+    Raises:
+        ValueError: ``keep`` names something that is no added token, or ids that cannot be kept.
+
+    Example:
+        >>> tokenizer = load_tokenizer(None)
+        >>> len(plain_backend(tokenizer).encode("<|im_end|>").ids)
+        10
+        >>> plain_backend(tokenizer, keep=["<|im_end|>"]).encode("<|im_end|>").ids
+        [258]
+    """
+    from tokenizers import AddedToken, Tokenizer
+
+    backend = tokenizer.backend_tokenizer
+    added = dict(sorted(backend.get_added_tokens_decoder().items()))
+    absent = set(keep) - {token.content for token in added.values()}
+    if absent:
+        raise ValueError(f"no added tokens of this tokenizer: {sorted(absent)}. Name only tokens it has, or add them")
+    kept = {i: token for i, token in added.items() if token.content in keep or _is_text(token)}
+    hidden = {token.content for i, token in added.items() if i not in kept and _can_emit(backend.model, i)}
+    model = _without(backend, hidden) if hidden else backend.model
+
+    plain = Tokenizer(model)
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        if getattr(backend, part) is not None:
+            setattr(plain, part, getattr(backend, part))
+    for i in (i for i in added if i <= max(kept, default=-1)):
+        if i in kept:
+            add = plain.add_special_tokens if kept[i].special else plain.add_tokens
+            add([kept[i]])
+        elif model.id_to_token(i) is None:  # Ids are given out in order, so the id before a kept one must be taken.
+            plain.add_tokens([AddedToken(_unwritable(), normalized=False)])
+    moved = [token.content for i, token in kept.items() if plain.token_to_id(token.content) != i]
+    if moved:
+        raise ValueError(f"the ids of {moved} are out of sequence. Save and load the tokenizer, then try again")
+    return plain
+
+
+def _byte_tokenizer() -> "PreTrainedTokenizerFast":
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(vocab=byte_symbols(), merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    markers = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    backend.add_special_tokens([AddedToken(marker, special=True, normalized=False) for marker in markers])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        chat_template=_CHATML,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def byte_symbols() -> dict[str, int]:
+    """The printable characters by which byte-level vocabularies write bytes (as GPT-2's encoder does), with the bytes.
+
+    Example:
+        >>> byte_symbols()["A"], byte_symbols()["Ġ"]
+        (65, 32)
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(b) if b in printable else chr(0x100 + others.index(b)): b for b in range(256)}
+
+
+def _from_folder(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if path.is_file():
+        raise ValueError(f"{str(path)!r} is a file. Pass the folder that `save_pretrained` wrote it to")
+    try:
+        return AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        reason = _first_line(error)
+    raise ValueError(
+        f"the folder {str(path)!r} holds no tokenizer that can be loaded ({reason}). It needs the files that "
+        "`tokenizer.save_pretrained(folder)` writes, tokenizer.json among them"
+    )
+
+
+def _from_hub(name: str) -> Any:
+    from huggingface_hub import HfApi
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        cached = _first_line(error)
+    try:
+        HfApi().model_info(name, timeout=_HUB_TIMEOUT)  # One request says whether the hub answers; no retries.
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:
+        online = _first_line(error)
+    raise OSError(
+        f"no folder is named {name!r}; the local Hugging Face cache has no tokenizer of that name ({cached}); and the "
+        f"hub did not give it ({online}). {_WORK_OFFLINE.replace('NAME', name)}"
+    )
+
+
+def _is_hub_name(name: str) -> bool:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _require_fast(tokenizer: Any) -> "PreTrainedTokenizerFast":
+    import tokenizers
+    from transformers import PreTrainedTokenizerBase
+
+    kind = f"{type(tokenizer).__module__}.{type(tokenizer).__qualname__}"
+    if isinstance(tokenizer, tokenizers.Tokenizer):
+        raise TypeError(f"{kind} is a bare backend. Wrap it: PreTrainedTokenizerFast(tokenizer_object=…)")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        hint = "Pass its .tokenizer" if hasattr(tokenizer, "tokenizer") else "Pass None, a folder, a hub name or one"
+        raise TypeError(f"{kind} is no tokenizer of transformers. {hint}")
+    if not tokenizer.is_fast:
+        raise TypeError(
+            f"{kind} is a slow tokenizer, written in Python. A fast one, with a tokenizer.json, is needed: "
+            "its Rust backend encodes batches and tells control tokens from text"
+        )
+    return tokenizer  # type: ignore[return-value]
+
+
+def _is_text(token: Any) -> bool:
+    return not token.special and (token.content.isspace() or len(token.content) == 1)
+
+
+def _can_emit(model: Any, token_id: int) -> bool:
+    """Whether the model can write the id for some text, unknown text apart."""
+    name = model.id_to_token(token_id)
+    if name is None:
+        return False
+    if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
+        return True
+    if len(name) == 1 and model.unk_token is None and not model.byte_fallback:
+        return False  # The only way to write this character: without it the model would drop it.
+    # Merges that make a token inside a longer word make it from that token's text alone as well.
+    return [piece.id for piece in model.tokenize(name)] == [token_id]
+
+
+def _without(backend: Any, contents: set[str]) -> Any:
+    """The backend's model with some entries of its vocabulary renamed beyond reach; all ids stay."""
+    from tokenizers import Tokenizer
+
+    model = json.loads(backend.to_str())["model"]
+    names = {content: _unwritable() for content in contents}
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+    else:
+        model["vocab"] = {names.get(piece, piece): i for piece, i in model["vocab"].items()}
+    if "merges" in model:
+        merges = (tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"])
+        model["merges"] = [(a, b) for a, b in merges if not {a, b, a + b} & names.keys()]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model})).model
+
+
+def _unwritable() -> str:
+    """A name that no text holds."""
+    return secrets.token_hex(24)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")
