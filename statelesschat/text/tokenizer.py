@@ -26,7 +26,7 @@ _CHATML = """
 _HUB_TIMEOUT = 10.0  # seconds; the hub's own client retries each of a tokenizer's files for most of a minute
 
 _WORK_OFFLINE = (
-    "To work offline, download it on a connected machine with `huggingface-cli download NAME --local-dir FOLDER` "
+    "To work offline, download it on a connected machine with `hf download NAME --local-dir FOLDER` "
     "and pass that folder, or pass None for the embedded byte tokenizer."
 )
 
@@ -106,7 +106,7 @@ def plain_backend(tokenizer: "PreTrainedTokenizerFast", keep: Collection[str] = 
         if i in kept:
             add = plain.add_special_tokens if kept[i].special else plain.add_tokens
             add([kept[i]])
-        elif model.id_to_token(i) is None:  # Ids are given out in order, so the id before a kept one must be taken.
+        elif model.id_to_token(i) is None:  # Ids are given out in order: those before a kept one must be taken.
             plain.add_tokens([AddedToken(_unwritable(), normalized=False)])
     moved = [token.content for i, token in kept.items() if plain.token_to_id(token.content) != i]
     if moved:
@@ -218,7 +218,7 @@ def _can_emit(model: Any, token_id: int) -> bool:
     if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
         return True
     if len(name) == 1 and model.unk_token is None and not model.byte_fallback:
-        return False  # The only way to write this character: without it the model would drop it.
+        return False  # The model's only way to write this character: without it the model would drop it.
     # Merges that make a token inside a longer word make it from that token's text alone as well.
     return [piece.id for piece in model.tokenize(name)] == [token_id]
 
@@ -247,4 +247,4 @@ def _unwritable() -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(": ")
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".rstrip(": ")

@@ -127,21 +127,23 @@ class Writer:
         """
         template = self.template
         name = template.transforms[Kind.ASSISTANT]
-        if begin and finished and name in KNOWN:
+        core, lead = (template.rest_core_ids, template.rest_lead) if begin else ((), "")
+        if begin and finished and template.kind == "FROZEN_HISTORY":
+            text, as_last = self._as_last(text)
+            core, lead = (core, lead) if as_last else ((), "")
+        elif begin and finished and name in KNOWN:
             text = KNOWN[name](text)
-        lead = template.rest_lead if begin else ""
         ends = finished and stop
         piece = Segment(
             lead + text + (template.closing if ends else ""),
             answer=True,
             members=[Member(0, len(lead), len(lead) + len(text))],
         )
-        parts = [Segment(template.rest_core, template.rest_core_ids)] if begin else []
-        parts.append(piece)
+        parts = [Segment("", core), piece]
         stops = (template.stop_id,) if template.stop_id >= 0 else template.stop_ids[:1]
         if ends:
             parts.append(Segment("", stops))
-        return Draft(parts, (int(Kind.ASSISTANT),), self._opener() if begin and not template.rest_core_ids else -1)
+        return Draft(parts, (int(Kind.ASSISTANT),), self._opener() if begin and not core else -1)
 
     def write(self, drafts: Sequence[Draft]) -> list[Written]:
         """Encode drafts, all pieces of a sort in one call."""
@@ -156,6 +158,24 @@ class Writer:
             for part, ids in zip(parts, self.pieces.encode([p.text for p in parts], answer, first), strict=True):
                 part.ids = ids
         return [self._assemble(draft) for draft in drafts]
+
+    def _as_last(self, text: str) -> tuple[str, bool]:
+        """An answer as the template writes it while it is the last message, and whether the rest goes before it.
+
+        A template that loses some of an answer even then is not asked: the text stays as it is.
+        """
+        template = self.template
+        rest = template.rest_core + template.rest_lead
+        try:
+            opening = self.render([Kind.USER], ["?"], True)
+            written = self.render([Kind.USER, Kind.ASSISTANT], ["?", text], False)
+        except RenderError:
+            return text, True
+        stop = self.pieces.full.decode([template.stop_id], skip_special_tokens=False)
+        body, found, _ = written.removeprefix(opening).rpartition(template.closing + stop)
+        if not written.startswith(opening) or not found or "".join(text.split()) not in "".join(body.split()):
+            return text, True
+        return (body[len(rest) :], True) if body.startswith(rest) else (body, False)
 
     def _opener(self) -> int:
         """The control token right behind which an answer begins, -1 if text stands between."""

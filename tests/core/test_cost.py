@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import statelesschat as sc
 from statelesschat import ChatState
 from tests import toy
 
 B, TURNS = 16, 3
-BATCHES = {"batch": B, "one row": 1}
 WRITES = {"dynamic_update_slice", "scatter", "while", "scan", "jit", "pjit", "closed_call", "cond"}
 HLO_WRITES = {"parameter", "get-tuple-element", "bitcast", "dynamic-update-slice", "scatter", "fusion", "while"}
 
@@ -90,7 +90,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     """All equations, those of inner jaxprs too."""
     for equation in jaxpr.eqns:
         yield equation
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             yield from equations(inner)
 
 
@@ -115,21 +115,21 @@ def hlo_over_the_buffer(function: Any, config: sc.ChatConfig, arguments: Any, ba
 
 @pytest.mark.parametrize("logprobs", [False, True], ids=["plain", "logprobs"])
 @pytest.mark.parametrize("function", [turns, with_restart, with_prefill])
-class TestNothingIsAsLongAsTheBuffer:
-    """But the writes themselves."""
+def test_nothing_in_the_jaxpr_is_as_long_as_the_buffer(function: Any, logprobs: bool) -> None:
+    where = config(logprobs)
+    found = over_the_buffer(function, where, inputs(where, B))
+    assert not set(found) - WRITES, found
 
-    def test_in_the_jaxpr(self, function: Any, logprobs: bool) -> None:
-        where = config(logprobs)
-        found = over_the_buffer(function, where, inputs(where, B))
-        assert not set(found) - WRITES, found
 
-    @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
-    def test_in_the_compiled_loop(self, function: Any, logprobs: bool, batch: int) -> None:
-        if function is with_prefill and not (logprobs and batch == B):
-            pytest.skip("one of the larger loops is enough")
-        where = config(logprobs)
-        found = hlo_over_the_buffer(function, where, inputs(where, batch), batch)
-        assert not set(found) - HLO_WRITES, found
+@pytest.mark.parametrize(
+    ("function", "logprobs", "batch"),
+    [(turns, False, B), (turns, True, B), (turns, False, 1), (with_restart, True, B), (with_restart, True, 1),
+     (with_prefill, True, B)],
+)  # fmt: skip
+def test_no_copy_of_the_buffer_in_the_compiled_loop(function: Any, logprobs: bool, batch: int) -> None:
+    where = config(logprobs)
+    found = hlo_over_the_buffer(function, where, inputs(where, batch), batch)
+    assert not set(found) - HLO_WRITES, found
 
 
 def test_a_selection_between_states_would_be_found() -> None:

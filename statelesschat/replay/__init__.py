@@ -1,0 +1,1 @@
+"""Replaying recorded conversations through the core, every prompt checked against the tokenizer's own template."""

@@ -1,0 +1,138 @@
+"""What a conversation is made of on the device, and how wide and how long everything in it is.
+
+Everything is encoded once on the host before the first transition, so that widths fit the data, one trace serves all
+of it, and a conversation that will not fit is known by name.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from statelesschat.core.config import ChatTemplate
+from statelesschat.core.types import Kind, Role
+from statelesschat.replay.jsonfile import InputError
+from statelesschat.replay.reading import Record
+from statelesschat.text.writer import Draft, Writer
+
+_CHUNK = 4096  # blocks encoded in one call
+_WIDTH_STEP, _CAPACITY_STEP = 64, 128  # ids; sizes are rounded up to these, so that few shapes are compiled
+
+
+class Turn(NamedTuple):
+    """An answer and the messages behind it, as indices into the conversation."""
+
+    answer: int
+    replies: range
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A conversation, split into what `reset`, `step` and `append` write."""
+
+    number: int  # which conversation of the input, from 1
+    line: int  # of its file, from 1
+    kinds: tuple[int, ...]  # a `Role` for each message, a configured system prompt included
+    contents: tuple[str, ...]
+    prompt: int  # messages in the first prompt
+    turns: tuple[Turn, ...]
+    configured: bool  # the first message is the configured system prompt
+    sizes: tuple[int, ...] = ()  # ids: of the first prompt, then of each block behind it
+    total: int = 0  # ids of the whole conversation
+
+    def neighbours(self, index: int) -> tuple[int, int]:
+        """The kinds before and after a message; behind the last one, and before an answer, stands GENERATE."""
+        after = self.kinds[index + 1] if index + 1 < len(self.kinds) else int(Kind.ASSISTANT)
+        return self.kinds[index - 1], int(Kind.GENERATE) if after == Kind.ASSISTANT else after
+
+    def size(self, index: int) -> int:
+        """Ids of the block of message ``index``, which stands behind the first prompt."""
+        return self.sizes[index - self.prompt + 1]
+
+
+class Widths(NamedTuple):
+    """Limits for `make_config` that hold the data."""
+
+    capacity: int
+    max_messages: int
+    max_message_len: int
+    max_prompt_len: int
+    max_response_len: int
+    max_turns: int
+
+
+def scripts_of(records: Sequence[Record], system: str | None) -> list[Script]:
+    """Conversations split into first prompt and turns, with ``system`` in front where they have no system message."""
+    scripts = []
+    for number, record in enumerate(records, 1):
+        configured = system is not None and record.kinds[0] != Role.SYSTEM
+        kinds = (int(Role.SYSTEM), *record.kinds) if configured else record.kinds
+        contents = (str(system), *record.contents) if configured else record.contents
+        prompt = record.prompt + configured
+        answers = [i for i in range(prompt, len(kinds)) if kinds[i] == Role.ASSISTANT]
+        ends = [*answers[1:], len(kinds)]
+        turns = tuple(Turn(a, range(a + 1, end)) for a, end in zip(answers, ends, strict=True))
+        scripts.append(Script(number, record.line, kinds, contents, prompt, turns, configured))
+    return scripts
+
+
+def measured(scripts: Sequence[Script], writer: Writer, name: str) -> list[Script]:
+    """The same scripts with their sizes, all blocks encoded in a few calls.
+
+    Raises InputError where the template cannot write a conversation, with the first such line and how many more.
+    """
+    drafts: list[Draft] = []
+    faults: list[tuple[int, str]] = []
+    for script in scripts:
+        try:
+            drafts += list(_drafts(script, writer))
+        except ValueError as error:
+            faults.append((script.line, str(error)))
+    if faults:
+        line, reason = faults[0]
+        more = f" ({len(faults) - 1} more conversations fail as well)" if len(faults) > 1 else ""
+        raise InputError(f"{name}:{line}: {reason}{more}")
+    chunks = (drafts[i : i + _CHUNK] for i in range(0, len(drafts), _CHUNK))
+    sizes = iter([len(written.ids) for chunk in chunks for written in writer.write(chunk)])
+    return [_sized(s, tuple(next(sizes) for _ in range(1 + len(s.kinds) - s.prompt)), writer.template) for s in scripts]
+
+
+def widths_of(scripts: Sequence[Script], capacity: int | None) -> Widths:
+    """Limits that hold every conversation; a ``capacity`` that is given stays, and no width is more than it."""
+    answers = [s.size(t.answer) for s in scripts for t in s.turns]
+    replies = [s.size(i) for s in scripts for t in s.turns for i in t.replies]
+    if capacity is None:
+        capacity = _up(max(s.total for s in scripts), _CAPACITY_STEP)
+    return Widths(
+        capacity=capacity,
+        max_messages=max(len(s.kinds) for s in scripts) + 1,
+        max_message_len=min(_up(max(replies, default=1), _WIDTH_STEP), capacity),
+        max_prompt_len=min(_up(max(s.sizes[0] for s in scripts), _WIDTH_STEP), capacity),
+        max_response_len=min(_up(max(answers, default=1), _WIDTH_STEP), capacity),
+        max_turns=max(len(s.turns) for s in scripts) + 1,
+    )
+
+
+def batches_of(scripts: Sequence[Script], batch: int) -> list[list[Script]]:
+    """Batches of conversations with about as many turns, the last one ragged; longest first."""
+    order = sorted(scripts, key=lambda s: (-len(s.turns), -s.total))
+    return [order[i : i + batch] for i in range(0, len(order), batch)]
+
+
+def _drafts(script: Script, writer: Writer) -> Iterator[Draft]:
+    yield writer.prompt(script.kinds[: script.prompt], script.contents[: script.prompt])
+    for index in range(script.prompt, len(script.kinds)):
+        kind, content = script.kinds[index], script.contents[index]
+        if kind == Role.ASSISTANT:
+            yield writer.answer(content)
+        else:
+            yield writer.message(kind, content, *script.neighbours(index))
+
+
+def _sized(script: Script, sizes: tuple[int, ...], template: ChatTemplate) -> Script:
+    shift = dict(template.shifts).get(int(Kind.ASSISTANT), 0) if template.stop_ids else 0
+    closed = sum(bool(turn.replies) for turn in script.turns)  # answers whose closing was sampled, not written again
+    return dataclasses.replace(script, sizes=sizes, total=sum(sizes) - shift * closed)
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step

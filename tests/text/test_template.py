@@ -1,0 +1,259 @@
+"""Classes, witnesses and refusals of the template compiler."""
+
+import copy
+import dataclasses
+import datetime
+import pickle
+
+import pytest
+
+import statelesschat as sc
+from statelesschat.text.render import Renderer, RenderError
+from statelesschat.text.writer import Writer
+from tests import vocab
+from tests.text import templates as t
+from tests.text.drive import drive, Talk
+
+USER, ASSISTANT, TOOL, SYSTEM = sc.Role.USER, sc.Role.ASSISTANT, sc.Role.TOOL, sc.Role.SYSTEM
+GENERATE, START = sc.Kind.GENERATE, sc.Kind.START
+LIMITS = {"capacity": 1024, "max_messages": 16, "max_message_len": 256, "max_prompt_len": 512, "max_turns": 8}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return sc.load_tokenizer(None)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (None, "EXACT"),
+        (t.TRIMS, "EXACT"),
+        (t.SHOUTS, "GAPS_EXACT"),
+        (t.NO_TOOLS, "EXACT_CHAT"),
+        (t.NO_SYSTEM, "EXACT"),
+        (t.ALTERNATES, "EXACT_CHAT"),
+        (t.DEFAULT_SYSTEM, "EXACT"),
+        (t.SPACED, "EXACT"),
+        (t.FOOTER_LAST, "EXACT"),
+        (t.DATED, "EXACT"),
+        (t.EMPTY_SKIPPED, "EXACT"),
+    ],
+)
+def test_class_of_a_template_that_compiles(source: str | None, kind: str) -> None:
+    tokenizer = _with_bos()
+    assert sc.compile_template(tokenizer, chat_template=source).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "words"),
+    [
+        (t.DROPS_THOUGHT, "FROZEN_HISTORY", "rewrites an answer"),
+        (t.OPENS_THOUGHT, "FROZEN_HISTORY", "generation prompt"),
+        (t.COUNTS_TURNS, "HOST_ONLY", "otherwise"),
+        (t.LAST_FIRST, "MOVES_CONTENT", "moved"),
+        (t.PARTS_ONLY, "MOVES_CONTENT", "parts"),
+        (t.UNMARKED, "HOST_ONLY", "added token"),
+        ("{{ raise_exception('never') }}", "HOST_ONLY", "never"),
+        ("{% for m in messages %}{{ m.nothing.at_all }}{% endfor %}", "HOST_ONLY", "raises on a single user message"),
+        ("{% for m in messages %}", "HOST_ONLY", "TemplateSyntaxError"),
+    ],
+)
+def test_refused_template_says_why(tokenizer, source: str, kind: str, words: str) -> None:
+    with pytest.raises(sc.TemplateError, match=kind) as caught:
+        sc.compile_template(tokenizer, chat_template=source)
+    assert caught.value.kind == kind
+    assert words in str(caught.value)
+    assert "what to do" in str(caught.value)
+
+
+def test_history_that_counts_backwards_is_frozen_with_a_witness(tokenizer) -> None:
+    """A template that renumbers earlier messages as the conversation grows rewrites history."""
+    with pytest.raises(sc.TemplateError) as caught:
+        sc.compile_template(tokenizer, chat_template=t.COUNTS_LEFT)
+    assert caught.value.kind in ("FROZEN_HISTORY", "HOST_ONLY")
+    assert caught.value.witness is not None
+
+
+def test_thinking_template_is_refused_before_the_first_step_and_shows_what_changed() -> None:
+    """Reasoning that vanishes from earlier answers is found at construction, not in the middle of training."""
+    with pytest.raises(sc.TemplateError) as caught:
+        sc.make_config(vocab.qwen25(vocab.QWEN3), **LIMITS)
+    error = caught.value
+    assert error.kind == "FROZEN_HISTORY"
+    assert [m["role"] for m in error.witness.messages] == ["user", "assistant", "user"]
+    assert "<think>" in error.witness.before + error.witness.after
+    assert 'history="frozen"' in str(error)
+
+
+def test_frozen_history_gives_the_templates_next_turn_and_keeps_what_was_sampled() -> None:
+    tokenizer = vocab.qwen25(vocab.QWEN3)
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, history="frozen", **LIMITS))
+    assert codec.config.template.kind == "FROZEN_HISTORY"
+    contents = ("2+2?", "<think>\neasy\n</think>\n\n4", "3+3?", "<think>\nhm\n</think>\n\n6", "bye")
+    talk = Talk((USER, ASSISTANT) * 2 + (USER,), contents, 1, (False,) * 5, (1,) * 5)
+    for point in drive(codec, talk):
+        render = tokenizer.apply_chat_template(talk.messages(point.upto), add_generation_prompt=True, tokenize=False)
+        if not point.sampled:
+            assert tokenizer.decode(point.ids) == render
+            continue
+        last = contents[max(point.sampled)]
+        answer = tokenizer.decode(point.sampled[max(point.sampled)])
+        assert answer == last + "<|im_end|>"
+        behind = tokenizer.decode(point.ids).rpartition(answer)[2]
+        assert render.endswith("<|im_end|>" + behind)
+        assert "easy" in tokenizer.decode(point.ids) and (point.upto < 5 or "easy" not in render)
+
+
+def test_few_shot_history_under_a_frozen_template_is_the_templates_own() -> None:
+    """Prompts are rendered whole, so reasoning that the template drops from the past is dropped there."""
+    tokenizer = vocab.qwen25(vocab.QWEN3)
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, history="frozen", **LIMITS))
+    history = [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "<think>\neasy\n</think>\n\n4"},
+        {"role": "user", "content": "3+3?"},
+    ]
+    data = codec.encode([history])
+    whole = tokenizer.apply_chat_template(history, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert data.tokens[0][: data.length[0]].tolist() == whole
+
+
+def test_template_switches_are_passed_and_part_of_the_identity(tokenizer) -> None:
+    on = sc.compile_template(tokenizer, chat_template=t.SWITCHED, template_kwargs={"thinking": True})
+    assert on.kind == "EXACT"
+    with pytest.raises(sc.TemplateError, match="FROZEN_HISTORY"):
+        sc.compile_template(tokenizer, chat_template=t.SWITCHED)
+    off = sc.compile_template(tokenizer, chat_template=t.SWITCHED, history="frozen")
+    assert on != off
+    assert off.gap(USER, GENERATE).text.endswith("</think>\n\n")
+
+
+def test_switch_that_json_cannot_hold_is_refused(tokenizer) -> None:
+    with pytest.raises(TypeError, match="template_kwargs"):
+        sc.compile_template(tokenizer, template_kwargs={"now": datetime.datetime.now})
+
+
+def test_dates_stand_still_and_are_reported(tokenizer) -> None:
+    template = sc.compile_template(tokenizer, chat_template=t.DATED)
+    assert f"frozen at {template.clock[:10]}" in template.report
+    opening = template.gap(START, USER).text
+    assert datetime.date.fromisoformat(template.clock[:10]).strftime("%d %b %Y") in opening
+    moved = Writer(tokenizer, dataclasses.replace(template, clock="2001-02-03T12:00:00"))
+    assert "03 Feb 2001" in moved.render([USER], ["x"], True)
+    assert datetime.datetime.now().year > 2001
+
+
+def test_default_system_prompt_comes_from_the_template_and_is_reported() -> None:
+    """With no system message in data or config the template's own stands first; one in the data replaces it."""
+    tokenizer = vocab.qwen25(vocab.QWEN25)
+    template = sc.compile_template(tokenizer)
+    assert "You answer briefly" in template.gap(START, USER).text
+    assert "You answer briefly" in template.report
+    assert "You answer briefly" not in template.gap(START, SYSTEM).text + template.gap(SYSTEM, USER).text
+
+
+def test_role_names_of_the_template(tokenizer) -> None:
+    source = t.TRIMS.replace("start|>assistant", "start|>model")
+    template = sc.compile_template(tokenizer, chat_template=source, roles={"tool": "ipython", sc.Role.ASSISTANT: "model"})
+    assert template.roles == ("system", "user", "model", "ipython")
+    assert "<|im_start|>ipython" in template.gap(ASSISTANT, TOOL).text
+    with pytest.raises(ValueError, match="roles"):
+        sc.compile_template(tokenizer, roles=("system", "user"))
+
+
+def test_order_the_template_refuses_is_an_error_that_names_the_pair(tokenizer) -> None:
+    """Two user messages in a row, where roles must alternate: an error on the host, with the row."""
+    config = sc.make_config(tokenizer, chat_template=t.ALTERNATES, **LIMITS)
+    codec = sc.Codec(tokenizer, config)
+    with pytest.raises(ValueError, match=r"row 1: .*a user message after a user message"):
+        codec.encode(["fine", [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]])
+    assert "must alternate" in config.template.report
+
+
+def test_system_message_without_a_system_role_is_a_clear_error(tokenizer) -> None:
+    config = sc.make_config(tokenizer, chat_template=t.NO_SYSTEM, **LIMITS)
+    assert "System role not supported" in config.template.report
+    history = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    with pytest.raises(ValueError, match=r"row 0: .*system message after the start"):
+        sc.Codec(tokenizer, config).encode([history])
+    with pytest.raises(ValueError, match="system_prompt"):
+        sc.make_config(tokenizer, chat_template=t.NO_SYSTEM, system_prompt="s", **LIMITS)
+
+
+def test_generation_prompt_that_lacks_its_header_after_a_tool_is_seen(tokenizer) -> None:
+    """The header after a tool result is compared with the one after a user message: tools are refused, chat is not."""
+    template = sc.compile_template(tokenizer, chat_template=t.HEADERLESS_TOOL)
+    assert template.kind == "EXACT_CHAT"
+    assert not template.allows(ASSISTANT, TOOL)
+    assert "header" in template.report
+
+
+def test_empty_content_that_changes_the_text_around_it_is_refused(tokenizer) -> None:
+    config = sc.make_config(tokenizer, chat_template=t.EMPTY_SKIPPED, **LIMITS)
+    codec = sc.Codec(tokenizer, config)
+    with pytest.raises(ValueError, match=r"row 0: .*empty"):
+        codec.encode([""])
+
+
+def test_closing_text_before_the_stop_token_belongs_to_the_answer() -> None:
+    """A space between an answer and its stop token, and one before it, are sampled as part of a text answer."""
+    tokenizer = _with_bos()
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, chat_template=t.SPACED, **LIMITS))
+    action = codec.encode_actions(["yes"])
+    assert tokenizer.decode(action.tokens[0][: action.length[0]]) == " yes <|im_end|>"
+    for cut in (False, True):
+        talk = Talk((USER, ASSISTANT, USER), ("q", "yes", "more"), 1, (False, cut, False), (1, 1, 1))
+        *_, last = drive(codec, talk)
+        whole = tokenizer.apply_chat_template(
+            talk.messages(3), chat_template=t.SPACED, add_generation_prompt=True, tokenize=False
+        )
+        assert tokenizer.decode(last.ids) == whole
+        assert codec.decode_history(last.state)[0][1]["content"] == "yes"
+
+
+def test_bos_is_written_once() -> None:
+    tokenizer = _with_bos()
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, chat_template=t.SPACED, **LIMITS))
+    talk = Talk((USER, ASSISTANT, USER), ("q", "yes", "more"), 1, (False,) * 3, (1,) * 3)
+    for point in drive(codec, talk):
+        assert point.ids.count(tokenizer.bos_token_id) == 1
+
+
+def test_tokenizer_without_a_template_is_refused(tokenizer) -> None:
+    bare = copy.copy(tokenizer)
+    bare.chat_template = None
+    with pytest.raises(sc.TemplateError, match="raw_template"):
+        sc.compile_template(bare)
+
+
+def test_raw_template_writes_contents_and_nothing_else(tokenizer) -> None:
+    config = sc.make_config(tokenizer, chat_template=sc.raw_template(tokenizer), **LIMITS)
+    codec = sc.Codec(tokenizer, config)
+    talk = Talk((USER, ASSISTANT, USER), ("Once upon", " a time", " there"), 1, (False, True, False), (1,) * 3)
+    *_, last = drive(codec, talk)
+    assert tokenizer.decode(last.ids) == "Once upon a time there"
+    assert [m["content"] for m in codec.decode_history(last.state)[0]] == ["Once upon", " a time", " there"]
+
+
+def test_compiling_twice_gives_equal_templates_and_pickling_keeps_them(tokenizer) -> None:
+    one, two = sc.compile_template(tokenizer), sc.compile_template(tokenizer)
+    assert one == two and hash(one) == hash(two)
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_unknown_history_mode_is_refused(tokenizer) -> None:
+    with pytest.raises(ValueError, match="history"):
+        sc.compile_template(tokenizer, history="none")
+
+
+def test_render_errors_are_the_templates_own_words(tokenizer) -> None:
+    render = Renderer(tokenizer, "{{ raise_exception('no') }}", ("s", "u", "a", "t"), {}, "1970-01-01T00:00:00")
+    with pytest.raises(RenderError, match="no"):
+        render([USER], ["x"], True)
+
+
+def _with_bos():
+    tokenizer = sc.load_tokenizer(None)
+    tokenizer.bos_token = "<|endoftext|>"
+    return tokenizer
