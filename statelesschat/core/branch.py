@@ -13,8 +13,9 @@ def rewind(state: ChatState, num_messages: Int[Array, ""] | int) -> ChatState:
     """A new conversation that ends after its first ``num_messages`` messages: lengths change, no token does.
 
     The one function that takes tokens away, so that branching and edited histories are named as such. It ends no
-    episode: flags and status are cleared, and turns counted anew. After a message that opened an answer the answer
-    is open; after an answer any message may follow. ``num_messages`` is clipped to what there is.
+    episode: flags and status are cleared, and turns counted anew (what is still at its turn limit, or still has too
+    many messages, stays truncated). After a message that opened an answer the answer is open; after an answer any
+    message may follow. ``num_messages`` is clipped to what there is.
     """
     config, old, table = state.config, state.counts, state.table
     keep = jnp.clip(num_messages, 0, old[Count.MESSAGES])
@@ -34,7 +35,8 @@ def rewind(state: ChatState, num_messages: Int[Array, ""] | int) -> ChatState:
     last_id = state.tokens[jnp.maximum(length - 1, 0)]
     partly = listed & (last[Column.SAMPLED] >= 0) & (last[Column.SAMPLED] < length)
     stopped = some & jnp.where(partly, is_stop(config, last_id), (finish == int(Finish.STOP)) & ~is_open)
-    flags = jnp.where(turn >= old[Count.TURN_LIMIT], int(Flag.TRUNCATED), 0)
+    crowded = keep + (is_open & ~listed).astype(jnp.int32) > config.max_messages
+    flags = jnp.where((turn >= old[Count.TURN_LIMIT]) | crowded, int(Flag.TRUNCATED), 0)
     flags = put_flag(put_flag(flags, Flag.LISTED, listed), Flag.STOPPED, stopped)
     ends = jnp.where(sampled, sampled_end(table), 0)
     counts = pack_counts(
@@ -43,7 +45,7 @@ def rewind(state: ChatState, num_messages: Int[Array, ""] | int) -> ChatState:
         TURN=turn,
         TURN_LIMIT=old[Count.TURN_LIMIT],
         FLAGS=flags,
-        STATUS=int(Status.OK),
+        STATUS=jnp.where(crowded, int(Status.TOO_MANY_MESSAGES), int(Status.OK)),
         KIND=jnp.where(some, jnp.where(listed, last[Column.PREVIOUS], last[Column.KIND]), int(Kind.START)),
         NEXT=jnp.where(is_open, GENERATE, jnp.where(some & ~answered, last[Column.NEXT], NONE)),
         OPENED=jnp.where(listed, last[Column.START], length),

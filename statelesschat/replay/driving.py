@@ -30,12 +30,11 @@ class Row:
 
 
 class Prompts(NamedTuple):
-    """What stands on the device after the first prompts (turn 0) or after a turn."""
+    """Prompts that wait on the device for an answer, after `reset` (turn 0) or after a turn."""
 
     turn: int
     rows: list[Row]
-    answered: list[int]  # rows whose answer went in whole, by index
-    ready: list[int]  # rows whose next prompt is ready
+    ready: list[int]  # rows whose next prompt is ready, by index
     upto: list[int]  # how many messages it holds, for each of ``ready``
     tokens: np.ndarray  # int32[B, capacity], padded
     counts: np.ndarray  # int32[B, 11], see `Count`
@@ -89,15 +88,15 @@ class Driver:
     def drive(self, scripts: Sequence[Script]) -> Iterator[Prompts | Ending]:
         """Run at most ``batch`` conversations whose first prompts fit.
 
-        Yields the first prompts, then what each turn has brought, and at last the ending. A conversation that does
-        not fit ends there: its ``fault`` says why.
+        Yields the first prompts, then those that each turn has brought, and at last the ending. A conversation that
+        does not fit ends there: its ``fault`` says why.
         """
         rows = [Row(script) for script in scripts]
         everyone = list(range(len(rows)))
         states = self._start(rows)
         counts = _note(rows, states, 0)
         ready = [i for i in everyone if not rows[i].fault]
-        yield Prompts(0, rows, [], ready, [rows[i].script.prompt for i in ready], self._tokens(states), counts)
+        yield Prompts(0, rows, ready, [rows[i].script.prompt for i in ready], self._tokens(states), counts)
         for turn in range(max(len(script.turns) for script in scripts)):
             acting = [i for i in everyone if not rows[i].fault and turn < len(scripts[i].turns)]
             if not acting:
@@ -107,10 +106,10 @@ class Driver:
             for place in range(max((len(scripts[i].turns[turn].replies) for i in replying), default=0)):
                 states = self._reply(states, rows, replying, turn, place)
             counts = _note(rows, states, turn + 1)
-            answered = [i for i in answered if rows[i].fault in ("", "MESSAGE_TOO_WIDE")]
             ready = [i for i in replying if not rows[i].fault]
             upto = [scripts[i].turns[turn].replies.stop for i in ready]
-            yield Prompts(turn + 1, rows, answered, ready, upto, self._tokens(states), counts)
+            if ready:
+                yield Prompts(turn + 1, rows, ready, upto, self._tokens(states), counts)
         yield self._ending(rows, states)
 
     def _start(self, rows: Sequence[Row]) -> ChatState:
@@ -199,7 +198,7 @@ def only(transition: Callable[[ChatState, T], ChatState]) -> Callable[[ChatState
 
 def _note(rows: Sequence[Row], states: ChatState, turn: int) -> np.ndarray:
     """The counts, read from the device; faults that are new are noted in their rows."""
-    counts = np.asarray(states.counts)
+    counts = np.array(states.counts)  # a copy: the next transition takes the states' memory
     for row, status in zip(rows, counts[:, Count.STATUS], strict=False):
         if status != Status.OK and not row.fault:
             row.fault, row.fault_turn = Status(int(status)).name, turn

@@ -5,6 +5,7 @@ of it, and a conversation that will not fit is known by name.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -36,8 +37,13 @@ class Script:
     prompt: int  # messages in the first prompt
     turns: tuple[Turn, ...]
     configured: bool  # the first message is the configured system prompt
-    sizes: tuple[int, ...] = ()  # ids: of the first prompt, then of each block behind it
-    total: int = 0  # ids of the whole conversation
+    sizes: tuple[int, ...] = ()  # ids of the first prompt and of each block behind it
+    ends: tuple[int, ...] = (0,)  # ids in the conversation after each of them
+
+    @property
+    def total(self) -> int:
+        """Ids of the whole conversation."""
+        return self.ends[-1]
 
     def neighbours(self, index: int) -> tuple[int, int]:
         """The kinds before and after a message; behind the last one, and before an answer, stands GENERATE."""
@@ -47,6 +53,10 @@ class Script:
     def size(self, index: int) -> int:
         """Ids of the block of message ``index``, which stands behind the first prompt."""
         return self.sizes[index - self.prompt + 1]
+
+    def start(self, index: int) -> int:
+        """Ids in the conversation before that block."""
+        return self.ends[index - self.prompt]
 
 
 class Widths(NamedTuple):
@@ -130,8 +140,9 @@ def _drafts(script: Script, writer: Writer) -> Iterator[Draft]:
 
 def _sized(script: Script, sizes: tuple[int, ...], template: ChatTemplate) -> Script:
     shift = dict(template.shifts).get(int(Kind.ASSISTANT), 0) if template.stop_ids else 0
-    closed = sum(bool(turn.replies) for turn in script.turns)  # answers whose closing was sampled, not written again
-    return dataclasses.replace(script, sizes=sizes, total=sum(sizes) - shift * closed)
+    shifts = [shift if index in {t.answer + 1 for t in script.turns} else 0 for index in range(len(script.kinds))]
+    written = [size - less for size, less in zip(sizes, [0, *shifts[script.prompt :]], strict=True)]
+    return dataclasses.replace(script, sizes=sizes, ends=tuple(itertools.accumulate(written)))
 
 
 def _up(value: int, step: int) -> int:

@@ -28,9 +28,16 @@ class Segments(NamedTuple):
     text: str
 
 
-def sentinels(count: int) -> list[str]:
-    """Contents that no template writes of itself and that case, trimming and escaping leave alone."""
-    return [f"71039{i:03d}93017" for i in range(count)]
+def sentinels(count: int, beside: Sequence[str] = ()) -> list[str]:
+    """Contents that no template writes of itself, that case, trimming and escaping leave alone.
+
+    None of them stands in the contents given as ``beside``.
+    """
+    for salt in range(10_000):
+        stem = f"71039{salt:04d}"
+        if not any(stem in content for content in beside):
+            return [f"{stem}{i:03d}93017" for i in range(count)]
+    raise ValueError("these contents hold every sentinel there is")
 
 
 def segments(render: Renderer, kinds: Sequence[int], generate: bool) -> Segments:

@@ -34,7 +34,7 @@ class Reference:
 
     def parts(self, kinds: Sequence[int], contents: Sequence[str], sampled: Sequence[int]) -> list[str]:
         """The texts between the sampled answers, as the template writes them; ValueError where it does not."""
-        marks = sentinels(len(kinds))
+        marks = sentinels(len(kinds), contents)
         marked = [marks[i] if i in set(sampled) else c for i, c in enumerate(contents)]
         try:
             return split_at(self.render(kinds, marked, True), [marks[i] for i in sampled])

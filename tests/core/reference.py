@@ -189,8 +189,10 @@ class Conversation:
         finished = [i for i, m in enumerate(self.messages) if m.stepped and m.finish != Finish.OPEN]
         stepped = [i for i, m in enumerate(self.messages) if m.stepped]
         self.begun = sum(t.message <= stepped[-1] for t in self.tokens) if stepped else 0
-        self.turn, self.terminated, self.status, self.reward = len(finished), False, Status.OK, 0.0
-        self.truncated = self.turn >= self.limit
+        self.turn, self.terminated, self.reward = len(finished), False, 0.0
+        crowded = count + int(self.opened and not self.listed) > self.config.max_messages
+        self.truncated = self.turn >= self.limit or crowded
+        self.status = Status.TOO_MANY_MESSAGES if crowded else Status.OK
         if self.last is not None and self.last.finish in (Finish.STOP, Finish.LENGTH) and not self.opened:
             self.last.next = Kind.NONE
         kept = self.turn + int(self.opened)

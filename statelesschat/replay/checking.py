@@ -1,0 +1,176 @@
+"""Checks of what stands on the device against what the tokenizer itself makes of the same conversation."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from statelesschat.core.types import Column, Count, Finish, Role
+from statelesschat.replay.driving import Ending, Prompts, Row
+from statelesschat.replay.planning import Script
+from statelesschat.text.codec import Codec
+from statelesschat.text.reference import Reference
+from statelesschat.text.report import around_difference
+from statelesschat.text.transforms import KNOWN
+
+
+class Mismatch(NamedTuple):
+    """A difference between the device and the tokenizer."""
+
+    script: Script
+    turn: int  # 0 is the first prompt
+    what: str  # what differs
+    device: str  # the stretch around the first difference
+    expected: str
+
+
+class Cut(NamedTuple):
+    """A conversation that ended before its end."""
+
+    script: Script
+    turn: int
+    reason: str  # the name of a `Status`, or PROMPT_TOO_WIDE, ANSWER_TOO_WIDE, MESSAGE_TOO_WIDE
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts over all conversations."""
+
+    turns: int = 0  # answers that went in
+    prompts: int = 0  # prompts compared
+    tokens: int = 0  # ids on the device when the conversations were over
+    loss_tokens: int = 0  # of these, those the loss mask marks
+    retokenised: int = 0  # answers whose ids a re-render would merge or split otherwise
+    mismatches: list[Mismatch] = dataclasses.field(default_factory=list)
+    cuts: list[Cut] = dataclasses.field(default_factory=list)
+
+    @property
+    def truncations(self) -> dict[str, int]:
+        """How many conversations were cut, by reason."""
+        return dict(sorted(collections.Counter(cut.reason for cut in self.cuts).items()))
+
+
+class Checker:
+    """Compares prompts, loss masks and histories with the reference, and counts.
+
+    Args:
+        codec: of the config that was run with.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.tally = Tally()
+        self.config = codec.config
+        self.writer = codec.writer
+        self.reference = Reference(codec.writer)
+        added = codec.writer.pieces.added.values()
+        self._swallows = any(token.lstrip or token.rstrip for token in added)
+
+    def prompts(self, seen: Prompts) -> None:
+        """Compare the ids of every prompt that is ready with the template's own render.
+
+        Of a FROZEN_HISTORY template only what was written behind the last answer is compared.
+        """
+        frozen = self.config.template.kind == "FROZEN_HISTORY"
+        for i, upto in zip(seen.ready, seen.upto, strict=True):
+            row, counts = seen.rows[i], seen.counts[i]
+            begin = counts[Count.DELTA] if frozen and row.sampled else 0
+            ours = seen.tokens[i, begin : counts[Count.LENGTH]].tolist()
+            self.tally.prompts += 1
+            script = row.script
+            try:
+                theirs = self.reference.prompt_ids(script.kinds[:upto], script.contents[:upto], row.sampled)
+            except ValueError as error:
+                self._add(script, seen.turn, f"the template: {error}")
+                continue
+            if ours != theirs:
+                self._add(script, seen.turn, "the prompt", *self._texts(ours, theirs))
+
+    def ending(self, end: Ending) -> None:
+        """Compare sampled ids, masks, lengths and histories of conversations that are over."""
+        for i, row in enumerate(end.rows):
+            counts, mask = end.counts[i], end.loss_mask[i]
+            length = int(counts[Count.LENGTH])
+            self.tally.turns += int(counts[Count.TURN])
+            self.tally.tokens += length
+            self.tally.loss_tokens += int(mask.sum())
+            if row.fault:
+                self.tally.cuts.append(Cut(row.script, row.fault_turn, row.fault))
+            self._fit(row, length)
+            self._sampled(row, end.tokens[i][mask].tolist())
+            self._history(row, end.histories[i], end.table[i])
+            self._retokenised(row, end.table[i])
+
+    def unfit(self, script: Script) -> None:
+        """Count a conversation whose first prompt is wider than the capacity, so that it was never begun."""
+        self.tally.cuts.append(Cut(script, 0, "PROMPT_TOO_WIDE"))
+
+    def _fit(self, row: Row, length: int) -> None:
+        total, capacity = row.script.total, self.config.capacity
+        if not row.fault and length != total:
+            self._add(row.script, len(row.script.turns), f"the length: {length} ids, where {total} were written")
+        if row.fault and total <= capacity:
+            self._add(row.script, row.fault_turn, f"it ended with {row.fault}, yet it takes {total} of {capacity} ids")
+
+    def _sampled(self, row: Row, ours: list[int]) -> None:
+        """The ids the mask marks must be those of the answers, as far as the capacity reaches."""
+        capacity = self.config.capacity
+        kept = [answer.ids[: max(capacity - row.script.start(i), 0)] for i, answer in sorted(row.sampled.items())]
+        theirs = [token for ids in kept for token in ids]
+        if ours != theirs:
+            self._add(row.script, len(row.script.turns), "the ids the loss mask marks", *self._texts(ours, theirs))
+
+    def _history(self, row: Row, history: Sequence[dict[str, str]], table: np.ndarray) -> None:
+        script, names = row.script, self.config.template.roles
+        if len(history) > len(script.kinds) or (not row.fault and len(history) < len(script.kinds)):
+            what = f"the history: {len(history)} messages, where {len(script.kinds)} were written"
+            self._add(script, len(script.turns), what)
+            return
+        for index, message in enumerate(history):
+            role, text = names[script.kinds[index]], self._written(script.kinds[index], script.contents[index])
+            if message["role"] != role:
+                self._add(script, 0, f"the role of message {index} of the history", message["role"], role)
+            elif not _is_cut(row, table[index]) and not self._same(message["content"], text, index in row.sampled):
+                self._add(script, 0, f"message {index} of the history", *around_difference(message["content"], text))
+
+    def _retokenised(self, row: Row, table: np.ndarray) -> None:
+        template, script = self.config.template, row.script
+        for index, (ids, stopped) in row.sampled.items():
+            if _is_cut(row, table[index]):
+                continue
+            try:
+                before = self.reference.render(script.kinds[:index], script.contents[:index], True)
+            except ValueError:
+                continue  # counted when the prompt was compared
+            answer = self._written(int(Role.ASSISTANT), script.contents[index])
+            answer = template.rest_core + template.rest_lead + answer + template.closing
+            self.tally.retokenised += self.reference.retokenised(before, answer, ids, stopped)
+
+    def _written(self, kind: int, content: str) -> str:
+        name = self.config.template.transforms[kind]
+        return KNOWN[name](content) if name in KNOWN else self.writer.transformed(kind, content)
+
+    def _same(self, ours: str, theirs: str, answer: bool) -> bool:
+        """Equality of contents, up to what the tokenizer itself does to a text."""
+        if ours == theirs:
+            return True
+        pieces = self.writer.pieces
+        normal = pieces.decode(pieces.encode([theirs], answer))[0]
+        return ours == normal or (self._swallows and ours.strip() == normal.strip())
+
+    def _texts(self, ours: Sequence[int], theirs: Sequence[int]) -> tuple[str, str]:
+        full = self.writer.pieces.full
+        one, two = (full.decode(list(ids), skip_special_tokens=False) for ids in (ours, theirs))
+        if one != two:
+            return around_difference(one, two)
+        at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+        return f"ids {ours[at : at + 8]}", f"ids {theirs[at : at + 8]} of the same text"
+
+    def _add(self, script: Script, turn: int, what: str, device: str = "", expected: str = "") -> None:
+        self.tally.mismatches.append(Mismatch(script, turn, what, device, expected))
+
+
+def _is_cut(row: Row, line: np.ndarray) -> bool:
+    """Whether a message is the answer of which the buffer held only a part."""
+    return row.fault == "OVERFLOW" and line[Column.SAMPLED] >= 0 and line[Column.FINISH] == Finish.LENGTH

@@ -1,0 +1,101 @@
+"""What `replay` shows a person: progress while it runs, a table, and what went wrong."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from statelesschat.replay.checking import Cut, Mismatch, Tally
+from statelesschat.replay.job import Summary
+from statelesschat.replay.planning import Script
+
+_SHOWN = 10  # mismatches and truncations that are told one by one
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal's standard error; a line for every tenth of the work where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("replaying", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._told = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        tenth = 10 * done // max(total, 1)
+        if tenth > self._told:
+            self._told = tenth
+            print(f"replayed {done} of {total} conversations", file=sys.stderr, flush=True)
+
+
+def table_of(summary: Summary) -> Table:
+    """The summary as a table of names and figures."""
+    table = Table(title=summary.file, show_header=False, title_justify="left", min_width=44)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", overflow="fold")
+    cut = ", ".join(f"{count} {reason}" for reason, count in summary.truncations.items())
+    rows = {
+        "tokenizer": summary.tokenizer,
+        "template class": summary.template_class,
+        "conversations": f"{summary.conversations:,}",
+        "turns": f"{summary.turns:,}",
+        "prompts compared": f"{summary.prompts:,}",
+        "tokens": f"{summary.tokens:,}",
+        "share of loss tokens": f"{summary.loss_share:.1%}",
+        "retokenised answers": f"{summary.retokenised:,}",
+        "mismatches": f"{summary.mismatches:,}",
+        "truncations": cut or "0",
+        "conversations/s": f"{summary.conversations_per_s:,.0f}",
+        "tokens/s": f"{summary.tokens_per_s:,.0f}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value, style="red" if name == "mismatches" and summary.mismatches else None)
+    seconds = f"{summary.compile_s:.1f} s to compile and {summary.check_s:.1f} s to check are apart from the rates"
+    table.caption = f"{seconds}; {summary.batch} rows of {summary.capacity} ids on {summary.device}"
+    return table
+
+
+def print_table(summary: Summary) -> None:
+    """The table on standard output."""
+    Console().print(table_of(summary), markup=False)
+
+
+def print_troubles(tally: Tally, file: str) -> None:
+    """Every mismatch and every conversation that was cut, the first ones of each in full, on standard error."""
+    for lines in (
+        [mismatch_text(m, file) for m in tally.mismatches[:_SHOWN]],
+        [f"… and {len(tally.mismatches) - _SHOWN} more mismatches"] if len(tally.mismatches) > _SHOWN else [],
+        [cut_text(c, file) for c in tally.cuts[:_SHOWN]],
+        [f"… and {len(tally.cuts) - _SHOWN} more truncations"] if len(tally.cuts) > _SHOWN else [],
+    ):
+        for line in lines:
+            print(line, file=sys.stderr)
+
+
+def mismatch_text(mismatch: Mismatch, file: str) -> str:
+    """A mismatch with the stretch around the first difference."""
+    text = f"MISMATCH {_place(mismatch.script, mismatch.turn, file)}: {mismatch.what}"
+    if mismatch.device or mismatch.expected:
+        text += f"\n  device:   {mismatch.device!r}\n  expected: {mismatch.expected!r}"
+    return text
+
+
+def cut_text(cut: Cut, file: str) -> str:
+    """A conversation that did not fit, and the capacity it takes."""
+    advice = f"it takes {cut.script.total} ids; raise --capacity to that or shorten it"
+    return f"{cut.reason} {_place(cut.script, cut.turn, file)}: {advice}"
+
+
+def _place(script: Script, turn: int, file: str) -> str:
+    return f"{file}:{script.line} (conversation {script.number}), " + (f"turn {turn}" if turn else "first prompt")
