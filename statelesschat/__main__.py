@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import json
+import os
 import sys
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def replay(
         str | None, typer.Option(metavar="TEXT", help="System prompt of conversations without one.")
     ] = None,
     answers: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Answers for conversations without any; see below.")
+        str | None, typer.Option(metavar="FILE", help="Answers for conversations without any; see above.")
     ] = None,
     capacity: Annotated[
         int | None, typer.Option(min=1, help="Ids a conversation may hold. Without it: what the longest one takes.")
@@ -71,6 +72,7 @@ def replay(
     Exit code: 0 if every prompt was the tokenizer's, 1 if one was not, 2 for input that cannot be used. A conversation
     longer than --capacity is no mismatch: it is counted under truncations.
     """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it has one about not finding PyTorch
     from statelesschat.replay.job import InputError, Options
     from statelesschat.replay.job import replay as run
     from statelesschat.replay.showing import print_table, print_troubles, progress

@@ -79,8 +79,7 @@ def scripts_of(records: Sequence[Record], system: str | None) -> list[Script]:
         contents = (str(system), *record.contents) if configured else record.contents
         prompt = record.prompt + configured
         answers = [i for i in range(prompt, len(kinds)) if kinds[i] == Role.ASSISTANT]
-        ends = [*answers[1:], len(kinds)]
-        turns = tuple(Turn(a, range(a + 1, end)) for a, end in zip(answers, ends, strict=True))
+        turns = tuple(Turn(a, range(a + 1, b)) for a, b in itertools.pairwise([*answers, len(kinds)]))
         scripts.append(Script(number, record.line, kinds, contents, prompt, turns, configured))
     return scripts
 
