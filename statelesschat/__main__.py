@@ -37,10 +37,12 @@ def replay(
         str | None, typer.Option(help="Folder or hub name. Without it: the built-in byte tokenizer.")
     ] = None,
     chat_template: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Jinja file to use in place of the tokenizer's template.")
+        str | None,
+        typer.Option(metavar="FILE", help="Jinja file to use in place of the tokenizer's template."),
     ] = None,
     history: Annotated[
-        _History, typer.Option(help="frozen: take a template that rewrites earlier turns; they stay as sampled.")
+        _History,
+        typer.Option(help="frozen: take a template that rewrites earlier turns; they stay as sampled."),
     ] = _History.EXACT,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System prompt of conversations without one.")
@@ -49,15 +51,19 @@ def replay(
         str | None, typer.Option(metavar="FILE", help="Answers for conversations without any; see above.")
     ] = None,
     capacity: Annotated[
-        int | None, typer.Option(min=1, help="Ids a conversation may hold. Without it: what the longest one takes.")
+        int | None,
+        typer.Option(min=1, help="Ids a conversation may hold. Without it: what the longest one takes."),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Conversations on the device at once. Without it: at most 256.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FILE.npz", help="Write tokens, loss mask, roles, turns and messages there.")
+        str | None,
+        typer.Option(metavar="FILE.npz", help="Write tokens, loss mask, roles, turns and messages there."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object in place of the table.")
+    ] = False,
 ) -> None:
     """Replay conversations on the device and compare every prompt with the tokenizer's own chat template.
 
@@ -75,7 +81,7 @@ def replay(
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it has one about not finding PyTorch
     from statelesschat.replay.job import InputError, Options
     from statelesschat.replay.job import replay as run
-    from statelesschat.replay.showing import print_table, print_troubles, progress
+    from statelesschat.replay.showing import print_summary, print_troubles, progress
     from statelesschat.text.report import TemplateError
 
     options = Options(file, tokenizer, chat_template, str(history), system, answers, capacity, batch, out)
@@ -84,6 +90,8 @@ def replay(
             summary, tally = run(options, advance)
     except (InputError, TemplateError) as error:
         print(error, file=sys.stderr)
+        if getattr(error, "kind", "") == "FROZEN_HISTORY":
+            print("  on the command line: --history frozen", file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -92,7 +100,7 @@ def replay(
     if as_json:
         print(json.dumps(dataclasses.asdict(summary), ensure_ascii=False))
     else:
-        print_table(summary)
+        print_summary(summary)
     raise typer.Exit(1 if summary.mismatches else 0)
 
 

@@ -75,12 +75,14 @@ def api_test(env: Environment, data: ChatData, *, key: jax.Array | None = None, 
         after = step(states, action)
         _check_state(where, blank, after, len(odd))
         _check_transition(where, chat_of(states), chat_of(after), action)
-        if number in (0, num_steps - 1):
+        if number == 0:
             _check_rows_and_jit(where, env.step, after, (states, 0), (action, 0))
         actions.append(action)
         states = after
 
-    ended = reset(blank, dataclasses.replace(data, turn_limit=jnp.zeros_like(data.turn_limit)))
+    finished = dataclasses.replace(data, turn_limit=jnp.zeros_like(data.turn_limit))
+    ended = reset(blank, finished)
+    _check_first_prompts(chat_of(ended), finished)
     _check_transition("step of rows without turns", chat_of(ended), chat_of(step(ended, actions[0])), actions[0])
     scan = jax.jit(lambda state, xs: jax.lax.scan(lambda s, x: (jax.vmap(env.step)(s, x), None), state, xs)[0])
     remedy = "a step may depend on its arguments alone: no counter, cache or list outside the state"

@@ -196,7 +196,7 @@ class scan_sees_another_value(Chat):
 
     def step(self, state: ChatState, action: Action) -> ChatState:
         self.calls += 1
-        reward = jnp.where(state.done, 0.0, float(self.calls > 5))
+        reward = jnp.where(state.done, 0.0, float(self.calls > 3))
         return dataclasses.replace(sc.step(state, action), reward=reward)
 
 

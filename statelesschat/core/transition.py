@@ -95,9 +95,9 @@ def restart(state: ChatState, data: ChatData, where: Bool[Array, ""] | np.bool_ 
     config = state.config
     check_data(config, data)
     where = jnp.asarray(where)
-    rows = data.table.shape[0]
-    messages = jnp.sum(data.table[:, Column.KIND] >= 0, dtype=jnp.int32)
-    last = data.table[jnp.maximum(messages - 1, 0)]
+    table = jnp.asarray(data.table)
+    messages = jnp.sum(table[:, Column.KIND] >= 0, dtype=jnp.int32)
+    last = table[jnp.maximum(messages - 1, 0)]
     empty = messages == 0
     limit = jnp.minimum(data.turn_limit, config.max_turns)
     opens = (last[Column.NEXT] == GENERATE) & ~empty
@@ -122,7 +122,7 @@ def restart(state: ChatState, data: ChatData, where: Bool[Array, ""] | np.bool_ 
     return dataclasses.replace(
         state,
         tokens=overlay_front(state.tokens, jnp.where(where, data.tokens, state.tokens[:width])),
-        table=overlay_front(state.table, jnp.where(where, data.table, state.table[:rows])),
+        table=overlay_front(state.table, jnp.where(where, table, state.table[: table.shape[0]])),
         turn_rewards=jnp.where(where, jnp.float32(0), state.turn_rewards),
         counts=jnp.where(where, counts, state.counts),
         reward=jnp.where(where, jnp.float32(0), state.reward),
@@ -148,7 +148,7 @@ def step(state: ChatState, action: Action) -> ChatState:
     overflow = kept < offered
     ended = acts & (action.finished | overflow)
     end = length + kept
-    ends_in_stop = is_stop(config, action.tokens[jnp.maximum(kept - 1, 0)])
+    ends_in_stop = is_stop(config, jnp.asarray(action.tokens)[jnp.maximum(kept - 1, 0)])
     stopped = jnp.where(kept > 0, ends_in_stop, has_flag(flags, Flag.STOPPED))
     closed = ended & stopped & ~overflow
     finish = jnp.where(ended, jnp.where(closed, int(Finish.STOP), int(Finish.LENGTH)), int(Finish.OPEN))

@@ -69,7 +69,7 @@ class Arrays:
         for name in ("length", "messages", "turns", "finish", "status", "line"):
             arrays[name] = np.asarray([row[name] for row in rows], np.int32)
         arrays["columns"] = np.asarray([column.name.lower() for column in Column])
-        arrays["pad_id"] = np.int32(self.config.template.pad_id)
+        arrays["pad_id"] = np.asarray(self.config.template.pad_id, np.int32)
         arrays["stop_ids"] = np.asarray(self.config.template.stop_ids, np.int32)
         return arrays
 

@@ -109,17 +109,27 @@ class Checker:
     def _fit(self, row: Row, length: int) -> None:
         total, capacity = row.script.total, self.config.capacity
         if not row.fault and length != total:
-            self._add(row.script, len(row.script.turns), f"the length: {length} ids, where {total} were written")
+            self._add(
+                row.script, len(row.script.turns), f"the length: {length} ids, where {total} were written"
+            )
         if row.fault and total <= capacity:
-            self._add(row.script, row.fault_turn, f"it ended with {row.fault}, yet it takes {total} of {capacity} ids")
+            self._add(
+                row.script,
+                row.fault_turn,
+                f"it ended with {row.fault}, yet it takes {total} of {capacity} ids",
+            )
 
     def _sampled(self, row: Row, ours: list[int]) -> None:
         """The ids the mask marks must be those of the answers, as far as the capacity reaches."""
         capacity = self.config.capacity
-        kept = [answer.ids[: max(capacity - row.script.start(i), 0)] for i, answer in sorted(row.sampled.items())]
+        kept = [
+            answer.ids[: max(capacity - row.script.start(i), 0)] for i, answer in sorted(row.sampled.items())
+        ]
         theirs = [token for ids in kept for token in ids]
         if ours != theirs:
-            self._add(row.script, len(row.script.turns), "the ids the loss mask marks", *self._texts(ours, theirs))
+            self._add(
+                row.script, len(row.script.turns), "the ids the loss mask marks", *self._texts(ours, theirs)
+            )
 
     def _history(self, row: Row, history: Sequence[dict[str, str]], table: np.ndarray) -> None:
         script, names = row.script, self.config.template.roles
@@ -128,11 +138,18 @@ class Checker:
             self._add(script, len(script.turns), what)
             return
         for index, message in enumerate(history):
-            role, text = names[script.kinds[index]], self._written(script.kinds[index], script.contents[index])
+            role, text = (
+                names[script.kinds[index]],
+                self._written(script.kinds[index], script.contents[index]),
+            )
             if message["role"] != role:
                 self._add(script, 0, f"the role of message {index} of the history", message["role"], role)
-            elif not _is_cut(row, table[index]) and not self._same(message["content"], text, index in row.sampled):
-                self._add(script, 0, f"message {index} of the history", *around_difference(message["content"], text))
+            elif not _is_cut(row, table[index]) and not self._same(
+                message["content"], text, index in row.sampled
+            ):
+                self._add(
+                    script, 0, f"message {index} of the history", *around_difference(message["content"], text)
+                )
 
     def _retokenised(self, row: Row, table: np.ndarray) -> None:
         template, script = self.config.template, row.script

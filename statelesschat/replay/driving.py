@@ -54,7 +54,7 @@ class Ending(NamedTuple):
 
 
 class Driver:
-    """Drives batches of one size; each of its functions is traced once.
+    """Drives batches of one size; each of the functions it calls is traced once for the config.
 
     Args:
         codec: of the config to run with.
@@ -64,13 +64,7 @@ class Driver:
     def __init__(self, codec: Codec, batch: int) -> None:
         self.codec = codec
         self.batch = batch
-        self.jitted: dict[str, Callable[..., Any]] = {
-            "reset": jax.jit(lambda data: jax.vmap(reset, (None, 0))(init(codec.config), data)),
-            "step": jax.jit(jax.vmap(only(step)), donate_argnums=0),
-            "append": jax.jit(jax.vmap(only(append)), donate_argnums=0),
-            "prompt": jax.jit(lambda states: jax.vmap(prompt)(states)[0]),
-            "views": jax.jit(lambda states: [jax.vmap(view)(states) for view in (loss_mask, role_ids, turn_ids)]),
-        }
+        self.jitted = dict(_JITTED)
 
     def warm_up(self) -> None:
         """Compile everything, on a batch of which no row is alive."""
@@ -80,7 +74,7 @@ class Driver:
         widths = config.max_prompt_len, config.max_response_len, config.max_message_len
         first, answer, block = (np.zeros((size, width), np.int32) for width in widths)
         header = np.zeros((size, len(Header)), np.int32)
-        states = self.jitted["reset"](ChatData(first, zeros, table, zeros))  # type: ignore[arg-type]
+        states = self.jitted["reset"](config, ChatData(first, zeros, table, zeros))  # type: ignore[arg-type]
         states = self.jitted["step"](states, Action(answer, zeros, None, nobody), nobody)  # type: ignore[arg-type]
         states = self.jitted["append"](states, Message(block, zeros, header), nobody)  # type: ignore[arg-type]
         jax.block_until_ready([self.jitted["prompt"](states), self.jitted["views"](states)])
@@ -116,11 +110,13 @@ class Driver:
         names = self.codec.config.template.roles
         histories = []
         for script in (row.script for row in rows):
-            messages = list(zip(script.kinds, script.contents, strict=True))[int(script.configured) : script.prompt]
+            messages = list(zip(script.kinds, script.contents, strict=True))[
+                int(script.configured) : script.prompt
+            ]
             histories.append([{"role": names[kind], "content": content} for kind, content in messages])
         data = self._spread(self.codec.encode(histories), range(len(rows)))
         limits = np.where(np.arange(self.batch) < len(rows), data.turn_limit, 0).astype(np.int32)
-        return self.jitted["reset"](dataclasses.replace(data, turn_limit=limits))  # type: ignore[arg-type]
+        return self.jitted["reset"](self.codec.config, dataclasses.replace(data, turn_limit=limits))  # type: ignore[arg-type]
 
     def _answer(
         self, states: ChatState, rows: Sequence[Row], acting: Sequence[int], turn: int
@@ -139,7 +135,9 @@ class Driver:
     def _reply(
         self, states: ChatState, rows: Sequence[Row], replying: Sequence[int], turn: int, place: int
     ) -> ChatState:
-        indices = {i: replies[place] for i in replying if place < len(replies := rows[i].script.turns[turn].replies)}
+        indices = {
+            i: replies[place] for i in replying if place < len(replies := rows[i].script.turns[turn].replies)
+        }
         fitting = self._fitting(rows, indices, self.codec.config.max_message_len, "MESSAGE_TOO_WIDE", turn)
         if not fitting:
             return states
@@ -182,7 +180,9 @@ class Driver:
         return where
 
 
-def only(transition: Callable[[ChatState, T], ChatState]) -> Callable[[ChatState, T, Bool[Array, ""]], ChatState]:
+def only(
+    transition: Callable[[ChatState, T], ChatState],
+) -> Callable[[ChatState, T, Bool[Array, ""]], ChatState]:
     """A transition that happens where its third argument is True and leaves the conversation as it is elsewhere.
 
     The row that does not act is shown to the transition as done and then gets its counts back, which costs nothing of
@@ -203,3 +203,12 @@ def _note(rows: Sequence[Row], states: ChatState, turn: int) -> np.ndarray:
         if status != Status.OK and not row.fault:
             row.fault, row.fault_turn = Status(int(status)).name, turn
     return counts
+
+
+_JITTED: dict[str, Callable[..., Any]] = {
+    "reset": jax.jit(lambda config, data: jax.vmap(reset, (None, 0))(init(config), data), static_argnums=0),
+    "step": jax.jit(jax.vmap(only(step)), donate_argnums=0),
+    "append": jax.jit(jax.vmap(only(append)), donate_argnums=0),
+    "prompt": jax.jit(lambda states: jax.vmap(prompt)(states)[0]),
+    "views": jax.jit(lambda states: [jax.vmap(view)(states) for view in (loss_mask, role_ids, turn_ids)]),
+}

@@ -1,8 +1,9 @@
 """The main job: conversations from a file, through the device, checked, and summed up."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
 
@@ -110,9 +111,10 @@ def replay(
         if script.sizes[0] > config.max_prompt_len:
             checker.unfit(script)
     done = len(scripts) - len(fitting)
-    if fitting:
+    with _memory(batch, config.capacity):
         driver = Driver(codec, batch)
-        driver.warm_up()
+        if fitting:
+            driver.warm_up()
         clock.lap("compile")
         for group in batches_of(fitting, batch):
             _run(driver, checker, arrays if options.out else None, group, clock)
@@ -154,6 +156,18 @@ def _run(driver: Driver, checker: Checker, arrays: Arrays | None, group: list[Sc
         else:
             checker.prompts(seen)
         clock.lap("check")
+
+
+@contextlib.contextmanager
+def _memory(batch: int, capacity: int) -> Iterator[None]:
+    """Say what to lower where a batch does not fit into memory."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            what = f"{batch} conversations of {capacity} ids do not fit into memory at once"
+            raise InputError(f"{what}; lower --batch or --capacity") from None
+        raise
 
 
 def _records(options: Options) -> list[Record]:

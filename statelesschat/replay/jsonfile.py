@@ -75,20 +75,22 @@ def parse(text: str, name: str) -> list[Located]:
         try:
             found.append(Located(number, json.loads(line)))
         except _FAULTS as error:
-            if found or _is_object(lines[1][1] if len(lines) > 1 else ""):
+            if found:
                 raise _not_json(name, number, error) from None
-            return _document(text, name)
+            try:
+                return _document(text)
+            except _FAULTS as other:
+                by_line = len(lines) > 1 and _is_object(lines[1][1])
+                where = (number, error) if by_line else (getattr(other, "lineno", number), other)
+                raise _not_json(name, *where) from None
     if len(found) == 1 and isinstance(found[0].value, list):
-        return _document(text, name)
+        return _document(text)
     return found
 
 
-def _document(text: str, name: str) -> list[Located]:
-    """The elements of one array over several lines, or a single value."""
-    try:
-        value = json.loads(text)
-    except _FAULTS as error:
-        raise _not_json(name, getattr(error, "lineno", 1), error) from None
+def _document(text: str) -> list[Located]:
+    """The elements of one array over several lines, or a single value; raises what json does."""
+    value = json.loads(text)
     at = _skip(text, 0)
     line = 1 + text.count("\n", 0, at)
     if not isinstance(value, list) or is_history(value):

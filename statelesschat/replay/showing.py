@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from statelesschat.replay.checking import Cut, Mismatch, Tally
 from statelesschat.replay.job import Summary
@@ -41,7 +42,7 @@ class _Lines:
 
 def table_of(summary: Summary) -> Table:
     """The summary as a table of names and figures."""
-    table = Table(title=summary.file, show_header=False, title_justify="left", min_width=44)
+    table = Table(show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", overflow="fold")
     cut = ", ".join(f"{count} {reason}" for reason, count in summary.truncations.items())
@@ -60,15 +61,18 @@ def table_of(summary: Summary) -> Table:
         "tokens/s": f"{summary.tokens_per_s:,.0f}",
     }
     for name, value in rows.items():
-        table.add_row(name, value, style="red" if name == "mismatches" and summary.mismatches else None)
-    seconds = f"{summary.compile_s:.1f} s to compile and {summary.check_s:.1f} s to check are apart from the rates"
-    table.caption = f"{seconds}; {summary.batch} rows of {summary.capacity} ids on {summary.device}"
+        table.add_row(name, Text(value), style="red" if name == "mismatches" and summary.mismatches else None)
     return table
 
 
-def print_table(summary: Summary) -> None:
-    """The table on standard output."""
-    Console().print(table_of(summary), markup=False)
+def print_summary(summary: Summary) -> None:
+    """The table on standard output, and what its rates leave out."""
+    print(f"replay of {summary.file}")
+    Console().print(table_of(summary))
+    print(f"{summary.batch} rows of {summary.capacity} ids at once on {summary.device}; the rates leave out")
+    print(
+        f"{summary.compile_s:.1f} s of compiling and {summary.check_s:.1f} s of rendering for the comparison"
+    )
 
 
 def print_troubles(tally: Tally, file: str) -> None:
@@ -98,4 +102,6 @@ def cut_text(cut: Cut, file: str) -> str:
 
 
 def _place(script: Script, turn: int, file: str) -> str:
-    return f"{file}:{script.line} (conversation {script.number}), " + (f"turn {turn}" if turn else "first prompt")
+    return f"{file}:{script.line} (conversation {script.number}), " + (
+        f"turn {turn}" if turn else "first prompt"
+    )

@@ -8,11 +8,11 @@ import numpy as np
 
 from statelesschat.core.config import ChatConfig
 from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Header, Kind, Message, Role
+from statelesschat.text.decoding import decode_blocks, decode_histories, decode_texts
 from statelesschat.text.inputs import (
     Conversation,
     conversation_of,
     ids_of,
-    kind_name,
     logprobs_of,
     per_row,
     rows_of,
@@ -86,7 +86,7 @@ class Codec:
         _each(conversations, lambda c: ids_of(c.ids, config.template.vocab_size) if c.ids is not None else None)
         drafts = _each(conversations, self._prompt)
         written = iter(self.writer.write([d for d in drafts if d is not None]))
-        tables = np.full((len(rows), config.max_messages, len(Column)), -1, np.int32)
+        tables: Any = np.full((len(rows), config.max_messages, len(Column)), -1, np.int32)
         sequences = []
         for row, (conversation, draft, limit) in enumerate(zip(conversations, drafts, limits, strict=True)):
             if draft is None:
@@ -107,7 +107,8 @@ class Codec:
                 raise ValueError(f"row {row}: turn_limit={limit!r}; give 1 to max_turns={config.max_turns}")
             sequences.append(ids)
         tokens, lengths = self._pad(sequences, width, "max_prompt_len", "prompt")
-        return ChatData(tokens, lengths, tables, np.asarray(limits, np.int32), info)
+        turn_limits: Any = np.asarray(limits, np.int32)
+        return ChatData(tokens, lengths, tables, turn_limits, info)
 
     def encode_actions(
         self,
@@ -152,7 +153,8 @@ class Codec:
             known = next(written).ids if draft is not None else None
             sequences.append(known if known is not None else _in_row(row, lambda a=answer: ids_of(a, vocabulary)))
         tokens, lengths = self._pad(sequences, width, "max_response_len", "answer")
-        return Action(tokens, lengths, self._logprobs(logprobs, sequences, tokens.shape), np.asarray(done))
+        flags: Any = np.asarray(done)
+        return Action(tokens, lengths, self._logprobs(logprobs, sequences, tokens.shape), flags)
 
     def encode_messages(
         self,
@@ -190,7 +192,7 @@ class Codec:
             lambda r: self.writer.message(int(r[0]), text_of(r[1]), int(r[2]), int(r[3])),
         )
         written = self.writer.write(drafts)
-        headers = np.zeros((len(rows), len(Header)), np.int32)
+        headers: Any = np.zeros((len(rows), len(Header)), np.int32)
         for row, (block, kind, before, after) in enumerate(zip(written, roles, befores, afters, strict=True)):
             _, start, end, lead, trail = block.spans[0]
             headers[row] = [int(kind), start, end, lead, trail, int(before), int(after)]
@@ -199,9 +201,7 @@ class Codec:
 
     def decode_text(self, states: ChatState) -> list[str]:
         """The conversations as text, control tokens written out; one string for each row."""
-        tokens, counts = _batched(states.tokens, 1), np.atleast_1d(np.asarray(states.length))
-        sequences = [row[:n].tolist() for row, n in zip(tokens, counts, strict=True)]
-        return self.writer.pieces.decode(sequences, first=True)
+        return decode_texts(self.writer, states)
 
     def decode_history(self, states: ChatState) -> list[list[dict[str, str]]]:
         """The conversations as message dicts, contents as they went in, up to normaliser and template transform.
@@ -209,35 +209,11 @@ class Codec:
         An answer that was sampled has a ``finish_reason``: ``"stop"``, ``"length"`` or ``"open"``. A prompt given as
         ids is one message with the role ``"prompt"``.
         """
-        tokens, tables = _batched(states.tokens, 1), _batched(states.table, 2)
-        counts = np.atleast_1d(np.asarray(states.num_messages))
-        spots = [(row, table[i]) for row, (table, n) in enumerate(zip(tables, counts, strict=True)) for i in range(n)]
-        pieces = [tokens[row, line[Column.PIECE_START] : line[Column.PIECE_END]].tolist() for row, line in spots]
-        first = [line[Column.PIECE_START] == 0 for _, line in spots]
-        histories: list[list[dict[str, str]]] = [[] for _ in counts]
-        for (row, line), text in zip(spots, self._decode(pieces, first), strict=True):
-            message = {"role": kind_name(int(line[Column.KIND]), self.config.template.roles)}
-            finish = Finish(int(line[Column.FINISH]))
-            if line[Column.LEAD] < 0:
-                message["content"] = self._answer_content(text, finish)
-                message["finish_reason"] = finish.name.lower()
-            else:
-                message["content"] = text[line[Column.LEAD] : len(text) - line[Column.TRAIL]]
-            histories[row].append(message)
-        return histories
+        return decode_histories(self.writer, states)
 
     def decode_messages(self, messages: Message) -> list[dict[str, str]]:
         """Messages as dicts, the inverse of `encode_messages`."""
-        tokens, headers = _batched(messages.tokens, 1), _batched(messages.header, 1)
-        pieces = [t[h[Header.PIECE_START] : h[Header.PIECE_END]].tolist() for t, h in zip(tokens, headers, strict=True)]
-        first = [h[Header.PIECE_START] == 0 and h[Header.PREVIOUS] == Kind.START for h in headers]
-        return [
-            {
-                "role": kind_name(int(h[Header.KIND]), self.config.template.roles),
-                "content": text[h[Header.LEAD] : len(text) - h[Header.TRAIL]],
-            }
-            for h, text in zip(headers, self._decode(pieces, first), strict=True)
-        ]
+        return decode_blocks(self.writer, messages)
 
     def _prompt(self, conversation: Conversation) -> Draft | None:
         if conversation.ids is not None:
@@ -247,22 +223,10 @@ class Codec:
             kinds, contents = (int(Role.SYSTEM), *kinds), (self.config.system_prompt, *contents)
         return self.writer.prompt(kinds, contents)
 
-    def _decode(self, pieces: Sequence[list[int]], first: Sequence[bool]) -> list[str]:
-        texts = self.writer.pieces.decode(pieces)
-        opening = [i for i, f in enumerate(first) if f]
-        for index, text in zip(opening, self.writer.pieces.decode([pieces[i] for i in opening], True), strict=True):
-            texts[index] = text
-        return texts
-
-    def _answer_content(self, text: str, finish: Finish) -> str:
-        template = self.config.template
-        text = text.removeprefix(template.rest_core + template.rest_lead)
-        return text.removesuffix(template.closing) if finish is Finish.STOP else text
-
     def _pad(
         self, sequences: Sequence[Sequence[int]], width: int | None, option: str, what: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        limit = getattr(self.config, option)
+    ) -> tuple[Any, Any]:  # numpy arrays, which stand for jax arrays until a transition takes them
+        limit: int = getattr(self.config, option)
         width = limit if width is None else width
         if not 1 <= width <= limit:
             raise ValueError(f"width={width}; give 1 to {option}={limit}")
@@ -276,7 +240,7 @@ class Codec:
 
     def _logprobs(
         self, logprobs: Sequence[Any] | None, sequences: Sequence[Sequence[int]], shape: tuple[int, ...]
-    ) -> np.ndarray | None:
+    ) -> Any:
         if not self.config.store_logprobs:
             if logprobs is not None:
                 raise ValueError("this config stores no logprobs; make_config(..., store_logprobs=True) does")
@@ -285,7 +249,7 @@ class Codec:
             raise ValueError("this config stores logprobs; give logprobs=[...], one list for each row")
         padded = np.zeros(shape, np.float32)
         for row, (values, ids) in enumerate(zip(per_row(logprobs, len(sequences), "logprobs"), sequences, strict=True)):
-            padded[row, : len(ids)] = _in_row(row, lambda v=values, n=len(ids): logprobs_of(v, n))
+            padded[row, : len(ids)] = _in_row(row, functools.partial(logprobs_of, values, len(ids)))
         return padded
 
 
@@ -299,11 +263,6 @@ def _table(kinds: Sequence[int], block: Written) -> np.ndarray:
         )
     ]
     return np.asarray(rows, np.int32)
-
-
-def _batched(array: Any, ndim: int) -> np.ndarray:
-    array = np.asarray(array)
-    return array[None] if array.ndim == ndim else array
 
 
 def _in_row(row: int, function: Callable[[], T]) -> T:

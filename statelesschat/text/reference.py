@@ -41,9 +41,7 @@ class Reference:
         except RenderError as error:
             raise ValueError(f"the template refuses the conversation ({error})") from None
 
-    def prompt_ids(
-        self, kinds: Sequence[int], contents: Sequence[str], sampled: Mapping[int, Sampled]
-    ) -> list[int]:
+    def prompt_ids(self, kinds: Sequence[int], contents: Sequence[str], sampled: Mapping[int, Sampled]) -> list[int]:
         """Ids of the prompt after these messages, the answers' own ids in their places.
 
         Of a FROZEN_HISTORY template with sampled answers: only what stands behind the last of them (and its stop

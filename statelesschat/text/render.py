@@ -1,6 +1,7 @@
 """Rendering through the tokenizer's own chat template, with its clock stopped."""
 
 import datetime
+import importlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from statelesschat.core.types import Kind, Role
 
-DEFAULT_ROLES = ("system", "user", "assistant", "tool")
+DEFAULT_ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
 _CLOCK = threading.Lock()
 
 
@@ -85,7 +86,7 @@ def role_names(roles: Mapping[Any, str] | Sequence[str] | None) -> tuple[str, ..
     if roles is None:
         return DEFAULT_ROLES
     if isinstance(roles, Mapping):
-        names = dict(zip(Role, DEFAULT_ROLES, strict=True))
+        names: dict[Role, str] = dict(zip(Role, map(str, DEFAULT_ROLES), strict=True))
         for key, name in roles.items():
             names[role_of(key)] = name
         return tuple(names[role] for role in Role)
@@ -118,7 +119,7 @@ def neighbour_of(kind: Any, names: Sequence[str] = DEFAULT_ROLES) -> Kind:
 @contextmanager
 def _stopped_clock(moment: datetime.datetime) -> Iterator[None]:
     """The clock that ``strftime_now`` reads, stopped: transformers passes templates plain data only, no functions."""
-    from transformers.utils import chat_template_utils
+    chat_template_utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
 
     class Stopped(datetime.datetime):
         @classmethod

@@ -66,9 +66,7 @@ def witness_of(failure: Failure, render: Renderer) -> Witness:
         "text": "the text of a conversation written turn by turn is not the template's",
         "tokens": "the ids of a conversation written turn by turn are not the tokenizer's",
     }
-    return Witness(
-        reasons[failure.level], render.messages(kinds[:upto], contents[:upto]), failure.ours, failure.theirs
-    )
+    return Witness(reasons[failure.level], render.messages(kinds[:upto], contents[:upto]), failure.ours, failure.theirs)
 
 
 def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | None) -> str:
@@ -105,4 +103,3 @@ def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | No
         before, after = around_difference(witness.before, witness.after)
         lines += [f"  before  {before!r}", f"  after   {after!r}"]
     return "\n".join(lines)
-

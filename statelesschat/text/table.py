@@ -84,7 +84,9 @@ class Table:
             raise Refuted(witness)
         self.notes.append(f"{group.name}: refused, for {witness.reason}")
 
-    def _merge(self, pairs: dict[Pair, str], shown: dict[Pair, tuple[int, ...]], kinds: Sequence[int]) -> Witness | None:
+    def _merge(
+        self, pairs: dict[Pair, str], shown: dict[Pair, tuple[int, ...]], kinds: Sequence[int]
+    ) -> Witness | None:
         kinds = tuple(kinds)
         if kinds in self.found.refused:
             return Witness(f"the template raises ({self.found.refused[kinds]})", self._messages(kinds), "", "")
@@ -139,5 +141,3 @@ class Table:
 
     def _messages(self, kinds: Sequence[int]) -> list[dict[str, str]]:
         return self.render.messages(kinds, [f"content {i}" for i in range(len(kinds))])
-
-

@@ -3,47 +3,37 @@
 import dataclasses
 import datetime
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statelesschat.core.config import ChatTemplate, Gap
-from statelesschat.core.types import Kind, Role
-from statelesschat.text.pieces import ENCODINGS, PieceCodec
+from statelesschat.core.types import Role
+from statelesschat.text.build import SEED, Builder, pad_id, piece_encoding
 from statelesschat.text.probe import (
     ASSISTANT,
     CHAT,
     GENERATE,
     GROUPS,
-    LEADS,
     START,
     SYSTEM,
     TOOL,
     TOOLS,
     USER,
-    Displaced,
     Group,
     Observed,
-    pair_name,
     pairs_of,
     probe,
 )
-from statelesschat.text.render import Renderer, RenderError, options_dict, options_key, role_names
+from statelesschat.text.render import Renderer, options_dict, options_key, role_names
 from statelesschat.text.report import TemplateError, Witness, describe, witness_of
 from statelesschat.text.table import Refuted, Table
 from statelesschat.text.transforms import (
-    KNOWN,
-    PROBES,
     RENDERED,
-    THOUGHTS,
     UNKNOWN,
-    classify,
-    contextual,
-    keeps_empty,
 )
-from statelesschat.text.verify import Failure, chains_of, random_content, random_conversations, verify
+from statelesschat.text.verify import Failure, chains_of, random_conversations, verify
 from statelesschat.text.writer import Writer
 
-_SEED = 20_000
 
 def compile_template(
     tokenizer: Any,
@@ -96,8 +86,8 @@ def raw_template(tokenizer: Any) -> ChatTemplate:
 
     There is no generation prompt and nothing closes an answer; ids are joined, never merged.
     """
-    bos = tokenizer.bos_token if tokenizer.bos_token_id is not None else ""
-    bos_ids = (int(tokenizer.bos_token_id),) if bos else ()
+    bos_id = tokenizer.bos_token_id
+    bos, bos_ids = ("", ()) if bos_id is None else (tokenizer.bos_token, (int(bos_id),))
     kinds = (SYSTEM, USER, ASSISTANT, TOOL)
     gaps = [Gap(int(START), int(k), "", bos, "", (), bos_ids, ()) for k in kinds]
     gaps += [Gap(int(a), int(b), "", "", "", (), (), ()) for a in kinds for b in (*kinds, GENERATE)]
@@ -116,26 +106,22 @@ def raw_template(tokenizer: Any) -> ChatTemplate:
         rest_core_ids=(),
         rest_lead="",
         shifts=(),
-        pad_id=_pad_id(tokenizer),
+        pad_id=pad_id(tokenizer),
         vocab_size=len(tokenizer),
         source="",
         options=(),
         clock="1970-01-01T12:00:00",
-        piece_encoding=_piece_encoding(tokenizer, bos_ids),
+        piece_encoding=piece_encoding(tokenizer, bos_ids),
         trusted_control_tokens=False,
     )
     return dataclasses.replace(template, report="class     RAW: contents follow one another as they are")
 
 
 class _Compiler:
-    def __init__(
-        self, tokenizer: Any, render: Renderer, options: tuple[tuple[str, str], ...], trusted: bool
-    ) -> None:
+    def __init__(self, tokenizer: Any, render: Renderer, options: tuple[tuple[str, str], ...], trusted: bool) -> None:
         self.tokenizer = tokenizer
         self.render = render
-        self.options = options
-        self.trusted = trusted
-        self.pieces = PieceCodec(tokenizer, "plain", trusted)
+        self.builder = Builder(tokenizer, render, options, trusted)
 
     def compile(self, history: str) -> ChatTemplate:
         found = probe(self.render)
@@ -164,8 +150,8 @@ class _Compiler:
 
     def _settle(self, table: Table, witness: Witness | None) -> ChatTemplate:
         """Build and verify the table group by group; what plain chat can do without is left out where it fails."""
-        rng = random.Random(_SEED)
-        template = self._build(table)
+        rng = random.Random(SEED)
+        template = self.builder.build(table)
         kept: set[tuple[int, int]] = set()
         for group in GROUPS:
             if not group.pairs <= set(table.pairs):
@@ -195,81 +181,6 @@ class _Compiler:
         template = dataclasses.replace(template, kind=kind, gaps=gaps)
         return dataclasses.replace(template, report=describe(template, table.notes, witness))
 
-    def _build(self, table: Table) -> ChatTemplate:
-        gaps = {pair: self.pieces.gap(*pair, text, pair[0] == START) for pair, text in table.pairs.items()}
-        ending = gaps[int(ASSISTANT), int(USER)]
-        if not ending.core_ids:
-            raise TemplateError("HOST_ONLY", _no_marker(ending.text), None)
-        stop = ending.core_ids[0]
-        for pair, gap in list(gaps.items()):
-            if pair[0] == ASSISTANT and (gap.trail, gap.core_ids[:1]) != (ending.trail, (stop,)):
-                table.notes.append(f"{pair_name(pair)}: refused, for it closes the answer with {gap.text!r}")
-                del gaps[pair], table.pairs[pair]
-        encoding = _piece_encoding(self.tokenizer, ending.core_ids)
-        if encoding != self.pieces.encoding:
-            self.pieces = PieceCodec(self.tokenizer, encoding, self.trusted)
-            gaps = {pair: self.pieces.gap(*pair, gap.text, pair[0] == START) for pair, gap in gaps.items()}
-            ending = gaps[int(ASSISTANT), int(USER)]
-        cut = self.pieces.cut(table.rest)
-        head = self.pieces.encode([cut.trail])[0] if cut.core else []
-        transforms, nonempty = self._transforms(table)
-        eos = self.tokenizer.eos_token_id
-        return ChatTemplate(
-            kind="FROZEN_HISTORY" if table.late else "EXACT",
-            gaps=tuple(gaps[pair] for pair in sorted(gaps)),
-            roles=self.render.roles,
-            transforms=transforms,
-            nonempty=nonempty,
-            stop_ids=tuple(sorted({stop} if eos is None else {stop, int(eos)})),
-            stop_id=stop,
-            closing=ending.trail,
-            closing_ids=ending.trail_ids,
-            rest_core=cut.trail + cut.core if cut.core else "",
-            rest_core_ids=(*head, *cut.core_ids),
-            rest_lead=cut.lead if cut.core else table.rest,
-            shifts=tuple((int(kind), len(ending.trail_ids) + 1) for kind in (Kind.ASSISTANT, Kind.CALL)),
-            pad_id=_pad_id(self.tokenizer),
-            vocab_size=len(self.tokenizer),
-            source=self.render.source,
-            options=self.options,
-            clock=self.render.clock.isoformat(),
-            piece_encoding=encoding,
-            trusted_control_tokens=self.trusted,
-        )
-
-    def _transforms(self, table: Table) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-        """What happens to each role's contents, and whether an empty one changes the text around it."""
-        names, nonempty = [], []
-        for role in (SYSTEM, USER, ASSISTANT, TOOL):
-            lead = LEADS[role]
-            final = role == ASSISTANT and table.late
-            kinds = lead if final or role in (USER, TOOL) else (*lead, USER)
-            try:
-                transform = contextual(self.render, kinds, len(lead) - 1, not final)
-            except (Displaced, RenderError):
-                names.append(UNKNOWN)
-                nonempty.append(False)
-                continue
-            name = classify(transform, PROBES)
-            if role == ASSISTANT and table.late:
-                name = name if name in KNOWN else "identity"
-            elif role == ASSISTANT:
-                self._check_answers(kinds, name, transform)
-            names.append(name)
-            nonempty.append(not keeps_empty(transform))
-        return tuple(names), tuple(nonempty)
-
-    def _check_answers(self, kinds: Sequence[int], name: str, transform: Callable[[str], str]) -> None:
-        """An answer may lose white space at its ends, nothing else: what was sampled must stand in later prompts."""
-        for text in (*PROBES, *THOUGHTS):
-            try:
-                written = transform(text)
-            except (Displaced, RenderError) as error:
-                written = f"({error})"
-            if name not in KNOWN or KNOWN[name](text) != written:
-                messages = self.render.messages(kinds, [text if k == ASSISTANT else "…" for k in kinds])
-                raise Refuted(Witness("the template rewrites an answer once it is past", messages, text, written))
-
     def _run(
         self, template: ChatTemplate, pairs: set[tuple[int, int]], chains: Sequence[Sequence[int]], rng: random.Random
     ) -> Failure | None:
@@ -285,7 +196,9 @@ def _check_usable(found: Observed) -> None:
         reason = f"the template raises on a single user message ({found.refused[simple]})"
         raise TemplateError("HOST_ONLY", f"{reason}; a variable it needs is passed with template_kwargs=...", None)
     if simple in found.displaced:
-        raise TemplateError("MOVES_CONTENT", f"{found.displaced[simple]}; it may want contents in parts or images", None)
+        raise TemplateError(
+            "MOVES_CONTENT", f"{found.displaced[simple]}; it may want contents in parts or images", None
+        )
 
 
 def _untransformable(group: Group, template: ChatTemplate) -> str | None:
@@ -301,14 +214,6 @@ def _roles_of(template: ChatTemplate) -> int:
     return sum(int(role) in kinds for role in Role)
 
 
-def _no_marker(text: str) -> str:
-    return (
-        f"between an answer and the next message the template writes {text!r}, and nothing in it is an added token of "
-        "this tokenizer, so the end of an answer cannot be told from its text; add the missing marker with "
-        "tokenizer.add_special_tokens, or use the tokenizer this template was written for"
-    )
-
-
 def _source(tokenizer: Any, chat_template: str | None) -> str:
     if chat_template is not None:
         return chat_template
@@ -320,33 +225,3 @@ def _source(tokenizer: Any, chat_template: str | None) -> str:
             None,
         )
     return tokenizer.get_chat_template()
-
-
-def _pad_id(tokenizer: Any) -> int:
-    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return int(token)
-    return 0
-
-
-def _piece_encoding(tokenizer: Any, core_ids: Sequence[int]) -> str:
-    """The way of encoding pieces that equals the whole tokenizer's, behind and before a control token."""
-    rng = random.Random(_SEED)
-    texts = [random_content(rng, empty=False) for _ in range(40)]
-    control = next((c for c in core_ids), None)
-    if control is None:
-        return ENCODINGS[0]
-    marker = tokenizer.added_tokens_decoder.get(control)
-    if marker is None or marker.lstrip or marker.rstrip:
-        return ENCODINGS[0]
-    for encoding in ENCODINGS:
-        pieces = PieceCodec(tokenizer, encoding)
-        behind = [pieces.reference(f"{marker.content}{text}{marker.content}") for text in texts]
-        if all(b == [control, *p, control] for b, p in zip(behind, pieces.encode(texts), strict=True)):
-            return encoding
-    raise TemplateError(
-        "HOST_ONLY",
-        f"this tokenizer encodes text behind {marker.content!r} in a way that no piece encoding reproduces",
-        None,
-    )
-

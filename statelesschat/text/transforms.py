@@ -34,9 +34,7 @@ PROBES = (
 THOUGHTS = ("<think>\nwhy\n</think>\n\nso", "<think>why</think>so", "before <think>x</think> behind")
 
 
-def contextual(
-    render: Renderer, kinds: Sequence[int], index: int, generate: bool
-) -> Callable[[str], str]:
+def contextual(render: Renderer, kinds: Sequence[int], index: int, generate: bool) -> Callable[[str], str]:
     """A function from a content to what the template makes of it as message ``index`` of ``kinds``.
 
     It raises Displaced where the content changes what stands around it, so that it has no text of its own.

@@ -8,7 +8,21 @@ from statelesschat.core.types import Kind
 from statelesschat.text.reference import Reference, Sampled
 from statelesschat.text.writer import ANSWERS, Draft, Writer, Written
 
-_WORDS = ("the", "Sum", "is", "4", "12.5", "a", "caf\u00e9", "\u4f60\u597d", "\U0001f600", "x=y", "don't", "$3", "\u0416")
+_WORDS = (
+    "the",
+    "Sum",
+    "is",
+    "4",
+    "12.5",
+    "a",
+    "caf\u00e9",
+    "\u4f60\u597d",
+    "\U0001f600",
+    "x=y",
+    "don't",
+    "$3",
+    "\u0416",
+)
 _ENDS = ("", ".", "}", "!", "\n", " ", "\n\n", "?\n", ")", "\t", "'s")
 _STARTS = ("", "", "", " ", "\n", "\n\n", "  ", "\t", "-", "{", "# ", "'")
 _JOINS = (" ", " ", " ", "\n", "\n\n", "  ", ", ", "\n- ")

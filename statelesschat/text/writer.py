@@ -1,61 +1,15 @@
-"""Messages to blocks of ids: what the template writes, encoded piece by piece.
+"""Messages to blocks of ids: what a compiled template writes around contents."""
 
-A draft is a list of segments: control tokens whose ids are known, and pieces of plain text whose ids come from the
-tokenizer. Drafts of a whole batch are encoded in one call.
-"""
-
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from statelesschat.core.config import ChatTemplate, Gap
-from statelesschat.core.types import Finish, Kind
+from statelesschat.core.types import Kind
+from statelesschat.text.draft import ANSWERS, Draft, Member, Segment, Written, encode_drafts
 from statelesschat.text.pieces import PieceCodec
 from statelesschat.text.probe import LEADS, Displaced, segments
 from statelesschat.text.render import Renderer, RenderError, options_dict
 from statelesschat.text.transforms import KNOWN, RENDERED, contextual
-
-ANSWERS = (Kind.ASSISTANT, Kind.CALL)
-
-
-@dataclasses.dataclass
-class Member:
-    """Where a message's content stands in the text of a piece, in characters."""
-
-    row: int
-    start: int
-    end: int
-
-
-@dataclasses.dataclass
-class Segment:
-    """A stretch of a block: ids that are known, or a piece of text yet to be encoded (``ids`` None)."""
-
-    text: str
-    ids: Sequence[int] | None = None
-    answer: bool = False
-    first: bool = False
-    closes: bool = False  # the stop id of the answer before it, whose block ends here
-    members: list[Member] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Draft:
-    """A block or a prompt before encoding."""
-
-    segments: list[Segment]
-    kinds: tuple[int, ...]
-    left: int = -1  # the control token that stands before the draft, -1 for none
-
-
-@dataclasses.dataclass
-class Written:
-    """A block or a prompt after encoding; ``spans[i]`` is (start, piece start, piece end, lead, trail) of message i."""
-
-    ids: list[int]
-    text: str
-    spans: list[tuple[int, int, int, int, int]]
-    finishes: list[int]
 
 
 class Writer:
@@ -146,18 +100,8 @@ class Writer:
         return Draft(parts, (int(Kind.ASSISTANT),), self._opener() if begin and not core else -1)
 
     def write(self, drafts: Sequence[Draft]) -> list[Written]:
-        """Encode drafts, all pieces of a sort in one call."""
-        for draft in drafts:
-            _swallow(self.pieces, draft)
-        groups: dict[tuple[bool, bool], list[Segment]] = {}
-        for draft in drafts:
-            for part in draft.segments:
-                if part.ids is None:
-                    groups.setdefault((part.answer, part.first), []).append(part)
-        for (answer, first), parts in groups.items():
-            for part, ids in zip(parts, self.pieces.encode([p.text for p in parts], answer, first), strict=True):
-                part.ids = ids
-        return [self._assemble(draft) for draft in drafts]
+        """Encode drafts, in few calls of the tokenizer."""
+        return encode_drafts(self.pieces, drafts)
 
     def _as_last(self, text: str) -> tuple[str, bool]:
         """An answer as the template writes it while it is the last message, and whether the rest goes before it.
@@ -182,12 +126,10 @@ class Writer:
         openings = [gap for gap in self.template.gaps if gap.next == Kind.GENERATE and gap.core_ids and not gap.lead]
         return openings[0].core_ids[-1] if openings else -1
 
-    def _join(
-        self, kinds: Sequence[int], contents: Sequence[str], gaps: Sequence[Gap], generate: bool
-    ) -> Draft:
+    def _join(self, kinds: Sequence[int], contents: Sequence[str], gaps: Sequence[Gap], generate: bool) -> Draft:
         parts: list[Segment] = []
         piece = Segment("", first=True)
-        for index, (kind, content) in enumerate(zip(kinds, contents, strict=True)):
+        for index, content in enumerate(contents):
             gap = gaps[index]
             piece.text += gap.trail
             if gap.core:
@@ -217,9 +159,7 @@ class Writer:
             part.answer = bool(part.members) and all(kinds[m.row] in ANSWERS for m in part.members)
         return Draft(parts, tuple(kinds))
 
-    def _whole(
-        self, kinds: Sequence[int], contents: Sequence[str], generate: bool
-    ) -> tuple[list[Gap], list[str]]:
+    def _whole(self, kinds: Sequence[int], contents: Sequence[str], generate: bool) -> tuple[list[Gap], list[str]]:
         """Gaps and contents as the template writes them in this very conversation, rendered whole."""
         try:
             texts = segments(self.render, kinds, generate).gaps
@@ -246,63 +186,11 @@ class Writer:
         except (Displaced, RenderError) as error:
             raise ValueError(f"the template cannot write this content: {error}") from None
 
-    def _assemble(self, draft: Draft) -> Written:
-        ids: list[int] = []
-        spans: list[tuple[int, int, int, int, int]] = []
-        finishes = [int(Finish.NONE) if kind not in ANSWERS else int(Finish.LENGTH) for kind in draft.kinds]
-        begin = 0
-        for part in draft.segments:
-            known = part.ids or ()
-            for member in part.members:
-                first, last, lead, trail = self._span(part, member)
-                start, end = len(ids) + first, len(ids) + last
-                spans.append((min(begin, start), start, end, lead, trail))
-                begin = end
-            ids.extend(known)
-            if part.members:
-                begin = len(ids)
-            if part.closes:
-                begin = len(ids)
-                finishes[len(spans) - 1] = int(Finish.STOP)
-        return Written(ids, "".join(part.text for part in draft.segments), spans, finishes)
-
-    def _span(self, part: Segment, member: Member) -> tuple[int, int, int, int]:
-        """Ids of a member within its piece, and the characters around its content in their text."""
-        count = len(part.ids or ())
-        if len(part.members) == 1:
-            return 0, count, member.start, len(part.text) - member.end
-        offsets = self.pieces.offsets(part.text, part.answer, part.first)
-        inside = [i for i, (a, b) in enumerate(offsets) if b > member.start and a < member.end]
-        if not inside:
-            at = sum(1 for _, b in offsets if b <= member.start)
-            return at, at, 0, 0
-        first, last = inside[0], inside[-1] + 1
-        return first, last, member.start - offsets[first][0], offsets[last - 1][1] - member.end
-
 
 def _close(parts: list[Segment], piece: Segment) -> None:
     piece.first = piece.first and not parts
     if piece.text or piece.members:
         parts.append(piece)
-
-
-def _swallow(pieces: PieceCodec, draft: Draft) -> None:
-    """Take from the pieces the white space that the control tokens beside them swallow."""
-    parts = draft.segments
-    for index, part in enumerate(parts):
-        if part.ids is not None or not part.text:
-            continue
-        before = next((p.ids[-1] for p in reversed(parts[:index]) if p.ids), draft.left)
-        after = next((p.ids[0] for p in parts[index + 1 :] if p.ids), -1)
-        if pieces.swallows_right(before):
-            cut = len(part.text) - len(part.text.lstrip())
-            part.text = part.text[cut:]
-            for member in part.members:
-                member.start, member.end = max(member.start - cut, 0), max(member.end - cut, 0)
-        if pieces.swallows_left(after):
-            part.text = part.text.rstrip()
-            for member in part.members:
-                member.start, member.end = min(member.start, len(part.text)), min(member.end, len(part.text))
 
 
 def _name(template: ChatTemplate, kind: int) -> str:

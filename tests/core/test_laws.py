@@ -102,7 +102,7 @@ def same(model: Conversation, state: sc.ChatState, where: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(first=prompts(), program=st.lists(operations(), min_size=1, max_size=14))
 def test_any_program_equals_the_model(name: str, first: ChatData, program: list[tuple[Any, ...]]) -> None:
     config = CONFIGS[name]
@@ -125,7 +125,6 @@ def test_any_program_equals_the_model(name: str, first: ChatData, program: list[
 
 
 @given(capacity=st.integers(12, 20), ids=blocks(8), extra=blocks(12), next=st.sampled_from([7, 1]))
-@settings(max_examples=30, deadline=None)
 def test_nothing_is_lost_silently(capacity: int, ids: list[int], extra: list[int], next: int) -> None:
     """What is written is what was given, or a status tells of it; a message is written whole or not at all."""
     config = toy.config(capacity=64)

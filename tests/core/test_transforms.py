@@ -94,7 +94,7 @@ def random_states(rng: np.random.Generator) -> ChatState:
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=settings.default.max_examples // 8, deadline=None)
 @given(seed=SEEDS)
 def test_vmap_is_the_stack_of_calls_and_jit_is_eager(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -121,7 +121,7 @@ def random_turns(rng: np.random.Generator) -> tuple[sc.Action, sc.Message]:
 TURN, SCAN = jax.jit(turn), jax.jit(lambda states, inputs: jax.lax.scan(turn, states, inputs))
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=settings.default.max_examples // 8, deadline=None)
 @given(seed=SEEDS)
 def test_scan_is_a_loop(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -176,7 +176,7 @@ def test_info_is_carried_and_begins_anew_with_its_row() -> None:
     np.testing.assert_array_equal(info["row"], np.where(where, other.info["row"], data.info["row"]))
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=settings.default.max_examples // 8, deadline=None)
 @given(seed=SEEDS)
 def test_restart_gives_the_row_that_reset_gives(seed: int) -> None:
     rng = np.random.default_rng(seed)

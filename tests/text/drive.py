@@ -17,7 +17,9 @@ _CONTROL = st.sampled_from(
 )
 _PLAIN = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
-    st.sampled_from(["caf\u00e9", "e\u0301", "Sum is 4", "\U0001f468\u200d\U0001f469\u200d\U0001f466", '{"a": [1]}', "x = 1;"]),
+    st.sampled_from(
+        ["caf\u00e9", "e\u0301", "Sum is 4", "\U0001f468\u200d\U0001f469\u200d\U0001f466", '{"a": [1]}', "x = 1;"]
+    ),
 )
 PLAIN_CONTENT = st.builds(lambda a, b, c: a + b + c, _SEAMS, _PLAIN, _SEAMS)
 ANY_CONTENT = st.one_of(PLAIN_CONTENT, st.builds(lambda a, b, c: a + b + c, _PLAIN, _CONTROL, _SEAMS))
@@ -94,7 +96,9 @@ def drive(codec: sc.Codec, talk: Talk) -> Iterator[Point]:
         if index + 1 < len(talk.kinds) and talk.kinds[index + 1] != ASSISTANT:
             following = sc.Role(talk.kinds[index + 1])
         previous = sc.Role(talk.kinds[index - 1])
-        message = codec.encode_messages(sc.Role(talk.kinds[index]), [talk.contents[index]], previous=previous, next=following)
+        message = codec.encode_messages(
+            sc.Role(talk.kinds[index]), [talk.contents[index]], previous=previous, next=following
+        )
         state = _append(state, row(message))
         assert int(state.status) == sc.Status.OK, sc.Status(int(state.status))
         if following == "generate":

@@ -14,7 +14,11 @@ SHOUTS = (
 )
 NO_TOOLS = _EACH + "{%- if m.role != 'tool' %}" + _BLOCK + "{%- endif %}" + _END + _GEN
 NO_SYSTEM = (
-    _EACH + "{%- if m.role == 'system' %}{{ raise_exception('System role not supported') }}{%- endif %}" + _BLOCK + _END + _GEN
+    _EACH
+    + "{%- if m.role == 'system' %}{{ raise_exception('System role not supported') }}{%- endif %}"
+    + _BLOCK
+    + _END
+    + _GEN
 )
 ALTERNATES = (
     _EACH
@@ -25,10 +29,24 @@ ALTERNATES = (
     + _GEN
 )
 DEFAULT_SYSTEM = (
-    "{%- if messages[0].role != 'system' %}{{- '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{%- endif %}" + _EACH + _BLOCK + _END + _GEN
+    "{%- if messages[0].role != 'system' %}{{- '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}{%- endif %}"
+    + _EACH
+    + _BLOCK
+    + _END
+    + _GEN
 )
-COUNTS_TURNS = _EACH + "{{- '<|im_start|>' + m.role + ' ' + loop.index|string + '\\n' + m.content + '<|im_end|>\\n' }}" + _END + _GEN
-COUNTS_LEFT = _EACH + "{{- '<|im_start|>' + m.role + ' ' + loop.revindex|string + '\\n' + m.content + '<|im_end|>\\n' }}" + _END + _GEN
+COUNTS_TURNS = (
+    _EACH
+    + "{{- '<|im_start|>' + m.role + ' ' + loop.index|string + '\\n' + m.content + '<|im_end|>\\n' }}"
+    + _END
+    + _GEN
+)
+COUNTS_LEFT = (
+    _EACH
+    + "{{- '<|im_start|>' + m.role + ' ' + loop.revindex|string + '\\n' + m.content + '<|im_end|>\\n' }}"
+    + _END
+    + _GEN
+)
 LAST_FIRST = (
     "{{- '<|im_start|>user\\n' + messages[-1].content + '<|im_end|>\\n' }}"
     + "{%- for m in messages[:-1] %}"
@@ -36,7 +54,9 @@ LAST_FIRST = (
     + _END
     + _GEN
 )
-PARTS_ONLY = "{%- for m in messages %}{%- for p in m.content %}{{- p.text }}{%- endfor %}{{- '<|im_end|>' }}{%- endfor %}"
+PARTS_ONLY = (
+    "{%- for m in messages %}{%- for p in m.content %}{{- p.text }}{%- endfor %}{{- '<|im_end|>' }}{%- endfor %}"
+)
 DROPS_THOUGHT = (
     _EACH
     + "{%- set said = m.content.split('</think>')[-1] if m.role == 'assistant' and not loop.last else m.content %}"
@@ -44,7 +64,9 @@ DROPS_THOUGHT = (
     + _END
     + _GEN
 )
-OPENS_THOUGHT = _EACH + _BLOCK + _END + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+OPENS_THOUGHT = (
+    _EACH + _BLOCK + _END + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+)
 UNMARKED = "{%- for m in messages %}{{- m.role + ': ' + m.content + '\\n' }}{%- endfor %}{%- if add_generation_prompt %}assistant: {%- endif %}"
 SPACED = (
     "{{- bos_token }}"
@@ -54,16 +76,27 @@ SPACED = (
     + "{%- else %}{{- '[' + m.role + ']' + m.content + '\\n\\n' }}{%- endif %}"
     + _END
 )
-DATED = "{{- '<|im_start|>system\\nToday is ' + strftime_now('%d %b %Y') + '<|im_end|>\\n' }}" + _EACH + _BLOCK + _END + _GEN
+DATED = (
+    "{{- '<|im_start|>system\\nToday is ' + strftime_now('%d %b %Y') + '<|im_end|>\\n' }}"
+    + _EACH
+    + _BLOCK
+    + _END
+    + _GEN
+)
 SWITCHED = (
     _EACH + _BLOCK + _END + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}"
     "{%- if not thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}"
 )
 HEADERLESS_TOOL = (
-    _EACH + _BLOCK + _END
+    _EACH
+    + _BLOCK
+    + _END
     + "{%- if add_generation_prompt and messages[-1].role != 'tool' %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 EMPTY_SKIPPED = _EACH + "{%- if m.content %}" + _BLOCK + "{%- endif %}" + _END + _GEN
-FOOTER_LAST = _EACH + "{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}{%- if not loop.last %}{{- '\\n' }}{%- endif %}" + _END + (
-    "{%- if add_generation_prompt %}{{- '\\n<|im_start|>assistant\\n' }}{%- endif %}"
+FOOTER_LAST = (
+    _EACH
+    + "{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}{%- if not loop.last %}{{- '\\n' }}{%- endif %}"
+    + _END
+    + ("{%- if add_generation_prompt %}{{- '\\n<|im_start|>assistant\\n' }}{%- endif %}")
 )

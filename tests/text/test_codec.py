@@ -40,10 +40,16 @@ ASKS = "<|im_start|>assistant\n"
         ([{"role": "user", "content": "hi"}], [USER.format("hi") + ASKS]),
         ([[{"role": "user", "content": "hi"}], "yo"], [USER.format("hi") + ASKS, USER.format("yo") + ASKS]),
         ({"prompt": "hi"}, [USER.format("hi") + ASKS]),
-        ([{"query": "hi"}, {"messages": [{"role": "user", "content": "yo"}]}], [USER.format("hi") + ASKS, USER.format("yo") + ASKS]),
+        (
+            [{"query": "hi"}, {"messages": [{"role": "user", "content": "yo"}]}],
+            [USER.format("hi") + ASKS, USER.format("yo") + ASKS],
+        ),
         ({"prompt_ids": [104, 105]}, ["hi"]),
         ({"prompt_ids": np.array([104, 105])}, ["hi"]),
-        ([{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}], [USER.format("hi") + ASKS]),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}],
+            [USER.format("hi") + ASKS],
+        ),
         ([{"role": sc.Role.USER, "content": "hi"}], [USER.format("hi") + ASKS]),
     ],
 )
@@ -95,7 +101,10 @@ def test_prompt_of_ids_is_taken_as_it_is_and_goes_on(codec: sc.Codec) -> None:
     ("prompts", "words"),
     [
         ([], "the batch is empty"),
-        (["ok", [{"role": "narrator", "content": "x"}]], r"row 1: message 0: unknown role 'narrator'; the roles are system, user"),
+        (
+            ["ok", [{"role": "narrator", "content": "x"}]],
+            r"row 1: message 0: unknown role 'narrator'; the roles are system, user",
+        ),
         ([[{"role": "user", "content": None}]], r"row 0: message 0: content is None"),
         ([[{"role": "user"}]], r"row 0: message 0: content is None"),
         ([[{"role": "user", "content": 3}]], "content is a int"),
@@ -125,12 +134,18 @@ def test_prompt_that_cannot_be_encoded_names_its_row(codec: sc.Codec, prompts, w
     [
         (lambda c: c.encode_actions([]), "the batch is empty"),
         (lambda c: c.encode_actions([[1, 300]]), "row 0: id 300 is outside the vocabulary"),
-        (lambda c: c.encode_actions(["ok", "x" * 70]), r"row 1: the answer takes \d+ ids, more than max_response_len=64"),
+        (
+            lambda c: c.encode_actions(["ok", "x" * 70]),
+            r"row 1: the answer takes \d+ ids, more than max_response_len=64",
+        ),
         (lambda c: c.encode_actions(["a"], logprobs=[[0.0, 0.0]]), "stores no logprobs"),
         (lambda c: c.encode_actions(["a", "b"], finished=[True]), "finished has 1 entries for 2 rows"),
         (lambda c: c.encode_actions([None]), "row 0"),
         (lambda c: c.encode_messages("user", []), "the batch is empty"),
-        (lambda c: c.encode_messages("user", ["x" * 70]), r"row 0: the message takes \d+ ids, more than max_message_len=64"),
+        (
+            lambda c: c.encode_messages("user", ["x" * 70]),
+            r"row 0: the message takes \d+ ids, more than max_message_len=64",
+        ),
         (lambda c: c.encode_messages("who", ["x"]), "unknown role 'who'"),
         (lambda c: c.encode_messages("user", ["x"], next="later"), "unknown role 'later'"),
         (lambda c: c.encode_messages("tool", ["x"], previous="start"), "row 0: .*a tool message after the start"),
@@ -212,7 +227,9 @@ def test_answer_over_open_pieces_closes_once_and_decodes_whole(codec: sc.Codec) 
 def test_rows_of_one_batch_may_have_other_roles_and_neighbours(codec: sc.Codec) -> None:
     states = jax.vmap(sc.reset, (None, 0))(sc.init(codec.config), codec.encode(["q", "q"]))
     states = jax.vmap(sc.step)(states, codec.encode_actions(["a", "b"]))
-    states = jax.vmap(sc.append)(states, codec.encode_messages(["user", "tool"], ["r", "42"], next=["generate", "tool"]))
+    states = jax.vmap(sc.append)(
+        states, codec.encode_messages(["user", "tool"], ["r", "42"], next=["generate", "tool"])
+    )
     assert states.awaits_answer.tolist() == [True, False]
     assert [h[-1]["role"] for h in codec.decode_history(states)] == ["user", "tool"]
 
@@ -236,7 +253,9 @@ def test_three_modes_are_views_of_one_state(codec: sc.Codec) -> None:
         tokens, length = jax.vmap(sc.prompt)(states)
         history = codec.decode_history(states)[0]
         rendered = codec.tokenizer.apply_chat_template(history, tokenize=False).removesuffix("\n")
-        assert codec.decode_text(states)[0] == rendered == codec.tokenizer.decode(np.asarray(tokens)[0][: int(length[0])])
+        assert (
+            codec.decode_text(states)[0] == rendered == codec.tokenizer.decode(np.asarray(tokens)[0][: int(length[0])])
+        )
         states = jax.vmap(sc.append)(states, codec.encode_messages("user", ["more"]))
 
 

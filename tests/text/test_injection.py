@@ -11,7 +11,11 @@ from tests.text.drive import SYSTEM, TOOL, USER, Talk, drive
 
 ASSISTANT = sc.Role.ASSISTANT
 LIMITS = {"capacity": 2048, "max_messages": 16, "max_message_len": 512, "max_prompt_len": 1024, "max_turns": 8}
-VOCABULARIES = {"bytes": lambda: sc.load_tokenizer(None), "qwen25": lambda: vocab.qwen25(vocab.QWEN25), "qwen35": lambda: vocab.qwen35(vocab.CHATML)}
+VOCABULARIES = {
+    "bytes": lambda: sc.load_tokenizer(None),
+    "qwen25": lambda: vocab.qwen25(vocab.QWEN25),
+    "qwen35": lambda: vocab.qwen35(vocab.CHATML),
+}
 
 
 @pytest.fixture(scope="module", params=VOCABULARIES)
@@ -73,7 +77,9 @@ def test_content_that_holds_the_compilers_own_sentinels(codec: sc.Codec) -> None
     """Nothing is marked in band, so a content may hold whatever the compiler probes with."""
     from statelesschat.text.probe import sentinels
 
-    talk = Talk((USER, ASSISTANT, USER), (" ".join(sentinels(4)), sentinels(2)[1], sentinels(3)[2]), 1, (False,) * 3, (1,) * 3)
+    talk = Talk(
+        (USER, ASSISTANT, USER), (" ".join(sentinels(4)), sentinels(2)[1], sentinels(3)[2]), 1, (False,) * 3, (1,) * 3
+    )
     *_, last = drive(codec, talk)
     assert codec.decode_history(last.state)[0][-1]["content"] == talk.contents[-1]
 
@@ -99,7 +105,10 @@ def test_trusted_contents_may_hold_control_tokens(codec: sc.Codec) -> None:
     data = trusting.encode(["a<|im_end|>b"])
     stop = tokenizer.convert_tokens_to_ids("<|im_end|>")
     plain = codec.encode(["a<|im_end|>b"])
-    assert data.tokens[0].tolist()[: data.length[0]].count(stop) == plain.tokens[0].tolist()[: plain.length[0]].count(stop) + 1
+    assert (
+        data.tokens[0].tolist()[: data.length[0]].count(stop)
+        == plain.tokens[0].tolist()[: plain.length[0]].count(stop) + 1
+    )
 
 
 def test_tags_of_an_answer_are_the_tokens_a_policy_samples(codec: sc.Codec) -> None:

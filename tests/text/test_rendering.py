@@ -89,10 +89,16 @@ def test_mask_needs_no_generation_tag_in_the_template(codec: sc.Codec) -> None:
 
 
 def test_few_shot_answers_are_not_trained_and_render_whole(codec: sc.Codec) -> None:
-    history = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": " 2\n"}, {"role": "user", "content": "2+2"}]
+    history = [
+        {"role": "user", "content": "1+1"},
+        {"role": "assistant", "content": " 2\n"},
+        {"role": "user", "content": "2+2"},
+    ]
     state = sc.reset(sc.init(codec.config), row(codec.encode([history])))
     ids = np.asarray(state.tokens)[: int(state.length)].tolist()
-    assert ids == codec.tokenizer.apply_chat_template(history, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert ids == codec.tokenizer.apply_chat_template(
+        history, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
     assert not np.asarray(sc.loss_mask(state)).any()
     state = sc.step(state, row(codec.encode_actions(["4"])))
     assert np.asarray(sc.loss_mask(state)).sum() == 2

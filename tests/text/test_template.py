@@ -12,7 +12,7 @@ from statelesschat.text.render import Renderer, RenderError
 from statelesschat.text.writer import Writer
 from tests import vocab
 from tests.text import templates as t
-from tests.text.drive import drive, Talk
+from tests.text.drive import Talk, drive
 
 USER, ASSISTANT, TOOL, SYSTEM = sc.Role.USER, sc.Role.ASSISTANT, sc.Role.TOOL, sc.Role.SYSTEM
 GENERATE, START = sc.Kind.GENERATE, sc.Kind.START
@@ -155,7 +155,9 @@ def test_default_system_prompt_comes_from_the_template_and_is_reported() -> None
 
 def test_role_names_of_the_template(tokenizer) -> None:
     source = t.TRIMS.replace("start|>assistant", "start|>model")
-    template = sc.compile_template(tokenizer, chat_template=source, roles={"tool": "ipython", sc.Role.ASSISTANT: "model"})
+    template = sc.compile_template(
+        tokenizer, chat_template=source, roles={"tool": "ipython", sc.Role.ASSISTANT: "model"}
+    )
     assert template.roles == ("system", "user", "model", "ipython")
     assert "<|im_start|>ipython" in template.gap(ASSISTANT, TOOL).text
     with pytest.raises(ValueError, match="roles"):

@@ -99,7 +99,9 @@ def test_histories_come_back_exactly(codec: sc.Codec, talk: Talk) -> None:
 def test_mask_covers_the_sampled_ids_and_nothing_else(codec: sc.Codec, talk: Talk) -> None:
     for point in drive(codec, talk):
         mask = np.asarray(sc.loss_mask(point.state))[: len(point.ids)]
-        assert [t for t, m in zip(point.ids, mask, strict=True) if m] == [t for i in sorted(point.sampled) for t in point.sampled[i]]
+        assert [t for t, m in zip(point.ids, mask, strict=True) if m] == [
+            t for i in sorted(point.sampled) for t in point.sampled[i]
+        ]
 
 
 @settings(max_examples=20)

@@ -1,0 +1,145 @@
+"""From a table of gap texts to a compiled template: ids, contents' transforms, stop ids."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from statelesschat.core.config import ChatTemplate
+from statelesschat.core.types import Kind
+from statelesschat.text.pieces import ENCODINGS, PieceCodec
+from statelesschat.text.probe import ASSISTANT, LEADS, START, SYSTEM, TOOL, USER, Displaced, pair_name
+from statelesschat.text.render import Renderer, RenderError
+from statelesschat.text.report import TemplateError, Witness
+from statelesschat.text.table import Refuted, Table
+from statelesschat.text.transforms import KNOWN, PROBES, THOUGHTS, UNKNOWN, classify, contextual, keeps_empty
+from statelesschat.text.verify import random_content
+
+SEED = 20_000
+
+
+class Builder:
+    """Builds compiled templates, not yet verified, from tables of one source template."""
+
+    def __init__(self, tokenizer: Any, render: Renderer, options: tuple[tuple[str, str], ...], trusted: bool) -> None:
+        self.tokenizer = tokenizer
+        self.render = render
+        self.options = options
+        self.trusted = trusted
+        self.pieces = PieceCodec(tokenizer, "plain", trusted)
+
+    def build(self, table: Table) -> ChatTemplate:
+        """A compiled template that claims the whole table; TemplateError where nothing marks the end of an answer.
+
+        Pairs that close an answer otherwise than the rest are taken out of the table.
+        """
+        gaps = {pair: self.pieces.gap(*pair, text, pair[0] == START) for pair, text in table.pairs.items()}
+        ending = gaps[int(ASSISTANT), int(USER)]
+        if not ending.core_ids:
+            raise TemplateError("HOST_ONLY", _no_marker(ending.text), None)
+        stop = ending.core_ids[0]
+        for pair, gap in list(gaps.items()):
+            if pair[0] == ASSISTANT and (gap.trail, gap.core_ids[:1]) != (ending.trail, (stop,)):
+                table.notes.append(f"{pair_name(pair)}: refused, for it closes the answer with {gap.text!r}")
+                del gaps[pair], table.pairs[pair]
+        encoding = piece_encoding(self.tokenizer, ending.core_ids)
+        if encoding != self.pieces.encoding:
+            self.pieces = PieceCodec(self.tokenizer, encoding, self.trusted)
+            gaps = {pair: self.pieces.gap(*pair, gap.text, pair[0] == START) for pair, gap in gaps.items()}
+            ending = gaps[int(ASSISTANT), int(USER)]
+        cut = self.pieces.cut(table.rest)
+        head = self.pieces.encode([cut.trail])[0] if cut.core else []
+        transforms, nonempty = self._transforms(table)
+        eos = self.tokenizer.eos_token_id
+        return ChatTemplate(
+            kind="FROZEN_HISTORY" if table.late else "EXACT",
+            gaps=tuple(gaps[pair] for pair in sorted(gaps)),
+            roles=self.render.roles,
+            transforms=transforms,
+            nonempty=nonempty,
+            stop_ids=tuple(sorted({stop} if eos is None else {stop, int(eos)})),
+            stop_id=stop,
+            closing=ending.trail,
+            closing_ids=ending.trail_ids,
+            rest_core=cut.trail + cut.core if cut.core else "",
+            rest_core_ids=(*head, *cut.core_ids),
+            rest_lead=cut.lead if cut.core else table.rest,
+            shifts=tuple((int(kind), len(ending.trail_ids) + 1) for kind in (Kind.ASSISTANT, Kind.CALL)),
+            pad_id=pad_id(self.tokenizer),
+            vocab_size=len(self.tokenizer),
+            source=self.render.source,
+            options=self.options,
+            clock=self.render.clock.isoformat(),
+            piece_encoding=encoding,
+            trusted_control_tokens=self.trusted,
+        )
+
+    def _transforms(self, table: Table) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+        """What happens to each role's contents, and whether an empty one changes the text around it."""
+        names, nonempty = [], []
+        for role in (SYSTEM, USER, ASSISTANT, TOOL):
+            lead = LEADS[role]
+            final = role == ASSISTANT and table.late
+            kinds = lead if final or role in (USER, TOOL) else (*lead, USER)
+            try:
+                transform = contextual(self.render, kinds, len(lead) - 1, not final)
+            except (Displaced, RenderError):
+                names.append(UNKNOWN)
+                nonempty.append(False)
+                continue
+            name = classify(transform, PROBES)
+            if role == ASSISTANT and table.late:
+                name = name if name in KNOWN else "identity"
+            elif role == ASSISTANT:
+                self._check_answers(kinds, name, transform)
+            names.append(name)
+            nonempty.append(not keeps_empty(transform))
+        return tuple(names), tuple(nonempty)
+
+    def _check_answers(self, kinds: Sequence[int], name: str, transform: Callable[[str], str]) -> None:
+        """An answer may lose white space at its ends, nothing else: what was sampled must stand in later prompts."""
+        for text in (*PROBES, *THOUGHTS):
+            try:
+                written = transform(text)
+            except (Displaced, RenderError) as error:
+                written = f"({error})"
+            if name not in KNOWN or KNOWN[name](text) != written:
+                messages = self.render.messages(kinds, [text if k == ASSISTANT else "…" for k in kinds])
+                raise Refuted(Witness("the template rewrites an answer once it is past", messages, text, written))
+
+
+def _no_marker(text: str) -> str:
+    return (
+        f"between an answer and the next message the template writes {text!r}, and nothing in it is an added token of "
+        "this tokenizer, so the end of an answer cannot be told from its text; add the missing marker with "
+        "tokenizer.add_special_tokens, or use the tokenizer this template was written for"
+    )
+
+
+def pad_id(tokenizer: Any) -> int:
+    """The id buffers are padded with: the tokenizer's pad or stop id, else 0."""
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    return 0
+
+
+def piece_encoding(tokenizer: Any, core_ids: Sequence[int]) -> str:
+    """The way of encoding pieces that equals the whole tokenizer's, behind and before a control token."""
+    rng = random.Random(SEED)
+    texts = [random_content(rng, empty=False) for _ in range(40)]
+    control = next((c for c in core_ids), None)
+    if control is None:
+        return ENCODINGS[0]
+    marker = tokenizer.added_tokens_decoder.get(control)
+    if marker is None or marker.lstrip or marker.rstrip:
+        return ENCODINGS[0]
+    for encoding in ENCODINGS:
+        pieces = PieceCodec(tokenizer, encoding)
+        behind = [pieces.reference(f"{marker.content}{text}{marker.content}") for text in texts]
+        if all(b == [control, *p, control] for b, p in zip(behind, pieces.encode(texts), strict=True)):
+            return encoding
+    raise TemplateError(
+        "HOST_ONLY",
+        f"this tokenizer encodes text behind {marker.content!r} in a way that no piece encoding reproduces",
+        None,
+    )

@@ -1,0 +1,72 @@
+"""States and messages back to text and histories."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from statelesschat.core.types import ChatState, Column, Finish, Header, Kind, Message
+from statelesschat.text.inputs import kind_name
+from statelesschat.text.writer import Writer
+
+
+def decode_texts(writer: Writer, states: ChatState) -> list[str]:
+    """Each conversation as text, control tokens written out."""
+    tokens, counts = _batched(states.tokens, 1), np.atleast_1d(np.asarray(states.length))
+    sequences = [row[:n].tolist() for row, n in zip(tokens, counts, strict=True)]
+    return writer.pieces.decode(sequences, first=True)
+
+
+def decode_histories(writer: Writer, states: ChatState) -> list[list[dict[str, str]]]:
+    """Each conversation as message dicts, read from its ids and its message table."""
+    tokens, tables = _batched(states.tokens, 1), _batched(states.table, 2)
+    counts = np.atleast_1d(np.asarray(states.num_messages))
+    spots = [(row, table[i]) for row, (table, n) in enumerate(zip(tables, counts, strict=True)) for i in range(n)]
+    pieces = [tokens[row, line[Column.PIECE_START] : line[Column.PIECE_END]].tolist() for row, line in spots]
+    texts = _decode(writer, pieces, [line[Column.PIECE_START] == 0 for _, line in spots])
+    histories: list[list[dict[str, str]]] = [[] for _ in counts]
+    for (row, line), text in zip(spots, texts, strict=True):
+        message = {"role": kind_name(int(line[Column.KIND]), writer.template.roles)}
+        finish = Finish(int(line[Column.FINISH]))
+        if line[Column.LEAD] < 0:
+            message["content"] = _answer_content(writer, text, finish)
+            message["finish_reason"] = finish.name.lower()
+        else:
+            message["content"] = text[line[Column.LEAD] : len(text) - line[Column.TRAIL]]
+        histories[row].append(message)
+    return histories
+
+
+def decode_blocks(writer: Writer, messages: Message) -> list[dict[str, str]]:
+    """Each message as a dict, read from its block and header."""
+    tokens, headers = _batched(messages.tokens, 1), _batched(messages.header, 1)
+    pieces = [t[h[Header.PIECE_START] : h[Header.PIECE_END]].tolist() for t, h in zip(tokens, headers, strict=True)]
+    first = [h[Header.PIECE_START] == 0 and h[Header.PREVIOUS] == Kind.START for h in headers]
+    return [
+        {
+            "role": kind_name(int(h[Header.KIND]), writer.template.roles),
+            "content": text[h[Header.LEAD] : len(text) - h[Header.TRAIL]],
+        }
+        for h, text in zip(headers, _decode(writer, pieces, first), strict=True)
+    ]
+
+
+def _decode(writer: Writer, pieces: Sequence[list[int]], first: Sequence[bool]) -> list[str]:
+    """Texts of pieces; those that begin their conversation, behind no control token, are decoded as such."""
+    texts = writer.pieces.decode(pieces)
+    opening = [i for i, is_first in enumerate(first) if is_first]
+    for index, text in zip(opening, writer.pieces.decode([pieces[i] for i in opening], True), strict=True):
+        texts[index] = text
+    return texts
+
+
+def _answer_content(writer: Writer, text: str, finish: Finish) -> str:
+    """An answer's text without what the template writes around answers, where the policy wrote it too."""
+    template = writer.template
+    text = text.removeprefix(template.rest_core + template.rest_lead)
+    return text.removesuffix(template.closing) if finish is Finish.STOP else text
+
+
+def _batched(array: Any, ndim: int) -> np.ndarray:
+    array = np.asarray(array)
+    return array[None] if array.ndim == ndim else array

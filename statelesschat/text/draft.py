@@ -1,0 +1,118 @@
+"""Drafts of blocks: control tokens whose ids are known and pieces of text yet to be encoded, put together in order."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from statelesschat.core.types import Finish, Kind
+from statelesschat.text.pieces import PieceCodec
+
+ANSWERS = (Kind.ASSISTANT, Kind.CALL)
+
+
+@dataclasses.dataclass
+class Member:
+    """Where a message's content stands in the text of a piece, in characters."""
+
+    row: int
+    start: int
+    end: int
+
+
+@dataclasses.dataclass
+class Segment:
+    """A stretch of a block: ids that are known, or a piece of text yet to be encoded (``ids`` None)."""
+
+    text: str
+    ids: Sequence[int] | None = None
+    answer: bool = False
+    first: bool = False
+    closes: bool = False  # the stop id of the answer before it, whose block ends here
+    members: list[Member] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Draft:
+    """A block or a prompt before encoding."""
+
+    segments: list[Segment]
+    kinds: tuple[int, ...]
+    left: int = -1  # the control token that stands before the draft, -1 for none
+
+
+@dataclasses.dataclass
+class Written:
+    """A block or a prompt after encoding; ``spans[i]`` is (start, piece start, piece end, lead, trail) of message i."""
+
+    ids: list[int]
+    text: str
+    spans: list[tuple[int, int, int, int, int]]
+    finishes: list[int]
+
+
+def encode_drafts(pieces: PieceCodec, drafts: Sequence[Draft]) -> list[Written]:
+    """Encode drafts, all pieces of a sort in one call."""
+    for draft in drafts:
+        _swallow(pieces, draft)
+    groups: dict[tuple[bool, bool], list[Segment]] = {}
+    for draft in drafts:
+        for part in draft.segments:
+            if part.ids is None:
+                groups.setdefault((part.answer, part.first), []).append(part)
+    for (answer, first), parts in groups.items():
+        for part, ids in zip(parts, pieces.encode([p.text for p in parts], answer, first), strict=True):
+            part.ids = ids
+    return [_assemble(pieces, draft) for draft in drafts]
+
+
+def _assemble(pieces: PieceCodec, draft: Draft) -> Written:
+    ids: list[int] = []
+    spans: list[tuple[int, int, int, int, int]] = []
+    finishes = [int(Finish.NONE) if kind not in ANSWERS else int(Finish.LENGTH) for kind in draft.kinds]
+    begin = 0
+    for part in draft.segments:
+        known = part.ids or ()
+        for member in part.members:
+            first, last, lead, trail = _span(pieces, part, member)
+            start, end = len(ids) + first, len(ids) + last
+            spans.append((min(begin, start), start, end, lead, trail))
+            begin = end
+        ids.extend(known)
+        if part.members:
+            begin = len(ids)
+        if part.closes:
+            begin = len(ids)
+            finishes[len(spans) - 1] = int(Finish.STOP)
+    return Written(ids, "".join(part.text for part in draft.segments), spans, finishes)
+
+
+def _span(pieces: PieceCodec, part: Segment, member: Member) -> tuple[int, int, int, int]:
+    """Ids of a member within its piece, and the characters around its content in their text."""
+    count = len(part.ids or ())
+    if len(part.members) == 1:
+        return 0, count, member.start, len(part.text) - member.end
+    offsets = pieces.offsets(part.text, part.answer, part.first)
+    inside = [i for i, (a, b) in enumerate(offsets) if b > member.start and a < member.end]
+    if not inside:
+        at = sum(1 for _, b in offsets if b <= member.start)
+        return at, at, 0, 0
+    first, last = inside[0], inside[-1] + 1
+    return first, last, member.start - offsets[first][0], offsets[last - 1][1] - member.end
+
+
+def _swallow(pieces: PieceCodec, draft: Draft) -> None:
+    """Take from the pieces the white space that the control tokens beside them swallow."""
+    parts = draft.segments
+    for index, part in enumerate(parts):
+        if part.ids is not None or not part.text:
+            continue
+        before = next((p.ids[-1] for p in reversed(parts[:index]) if p.ids), draft.left)
+        after = next((p.ids[0] for p in parts[index + 1 :] if p.ids), -1)
+        if pieces.swallows_right(before):
+            cut = len(part.text) - len(part.text.lstrip())
+            part.text = part.text[cut:]
+            for member in part.members:
+                member.start, member.end = max(member.start - cut, 0), max(member.end - cut, 0)
+        if pieces.swallows_left(after):
+            part.text = part.text.rstrip()
+            for member in part.members:
+                member.start, member.end = min(member.start, len(part.text)), min(member.end, len(part.text))
