@@ -61,9 +61,7 @@ def replay(
         str | None,
         typer.Option(metavar="FILE.npz", help="Write tokens, loss mask, roles, turns and messages there."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object in place of the table.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:
     """Replay conversations on the device and compare every prompt with the tokenizer's own chat template.
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from statelesschat.core.types import Action, ChatData, ChatState, Column
-from statelesschat.core.views import attention_mask, loss_mask, sampled_logprobs
+from statelesschat.core.views import loss_mask
 
 
 class Environment(Protocol):
@@ -67,26 +67,27 @@ def api_test(env: Environment, data: ChatData, *, key: jax.Array | None = None, 
     start = reset(blank, data)
     _check_state("reset", blank, start, len(odd))
     _check_first_prompts(chat_of(start), data)
-    _check_rows_and_jit("reset", env.reset, start, (blank, None), (data, 0))
 
-    states, actions = start, []
+    path, actions = [start], []
     for number in range(num_steps):
-        where, action = f"step {number}", _random_action(rng, chat_of(states), number)
-        after = step(states, action)
+        where, before = f"step {number}", path[-1]
+        action = _random_action(rng, chat_of(before), number)
+        after = step(before, action)
         _check_state(where, blank, after, len(odd))
-        _check_transition(where, chat_of(states), chat_of(after), action)
-        if number == 0:
-            _check_rows_and_jit(where, env.step, after, (states, 0), (action, 0))
+        _check_transition(where, chat_of(before), chat_of(after), action)
         actions.append(action)
-        states = after
+        path.append(after)
 
     finished = dataclasses.replace(data, turn_limit=jnp.zeros_like(data.turn_limit))
     ended = reset(blank, finished)
     _check_first_prompts(chat_of(ended), finished)
     _check_transition("step of rows without turns", chat_of(ended), chat_of(step(ended, actions[0])), actions[0])
+
+    _check_rows_and_jit("reset", env.reset, start, (blank, None), (data, 0))
+    _check_rows_and_jit("step 0", env.step, path[1], (start, 0), (actions[0], 0))
     scan = jax.jit(lambda state, xs: jax.lax.scan(lambda s, x: (jax.vmap(env.step)(s, x), None), state, xs)[0])
     remedy = "a step may depend on its arguments alone: no counter, cache or list outside the state"
-    _same("scan equals a loop", f"{num_steps} steps", scan(start, _stack(actions)), states, remedy)
+    _same("scan equals a loop", f"{num_steps} steps", scan(start, _stack(actions)), path[-1], remedy)
     _check_checkpoint(env, blank, start, data, step, actions[0])
 
 
@@ -106,11 +107,19 @@ def _fail(law: str, where: str, what: str, remedy: str) -> NoReturn:
 
 
 def _row(tree: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index], tree)
+    """One row, cut on the host: a device program for every leaf would cost more than the test."""
+    return jax.tree.map(lambda leaf: _device(_host(leaf)[index], leaf), tree)
 
 
 def _stack(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return jax.tree.map(lambda *leaves: _device(np.stack([_host(x) for x in leaves]), leaves[0]), *trees)
+
+
+_LOSS_MASK = jax.jit(jax.vmap(loss_mask))
+
+
+def _loss_mask(chat: ChatState) -> np.ndarray:
+    return np.asarray(_LOSS_MASK(chat))
 
 
 def _random_action(rng: np.random.Generator, chat: ChatState, number: int) -> Action:
@@ -175,7 +184,7 @@ def _each(wrong: Any, law: str, where: str, what: str, remedy: str) -> None:
 
 
 def _check_first_prompts(chat: ChatState, data: ChatData) -> None:
-    mask = jax.vmap(loss_mask)(chat)
+    mask = _loss_mask(chat)
     remedy = "nothing of a first prompt was sampled; begin with statelesschat.reset"
     _each(mask, "provenance of the loss mask", "reset", "the mask is True", remedy)
     wrong = (np.asarray(data.turn_limit) <= 0) & ~np.asarray(chat.done)
@@ -188,8 +197,8 @@ def _check_transition(where: str, before: ChatState, after: ChatState, action: A
     capacity, position = before.config.capacity, np.arange(before.config.capacity)
     old, new = np.asarray(before.tokens)[:, :capacity], np.asarray(after.tokens)[:, :capacity]
     length, done = np.asarray(before.length), np.asarray(before.done)
-    was, mask = np.asarray(jax.vmap(loss_mask)(before)), np.asarray(jax.vmap(loss_mask)(after))
-    valid = np.asarray(jax.vmap(attention_mask)(before))
+    was, mask = _loss_mask(before), _loss_mask(after)
+    valid = position < length[:, None]
 
     law, remedy = "append-only", "tokens are only ever added; a hidden reset belongs in the training loop, as restart"
     _each(np.asarray(after.length) < length, law, where, "the conversation is shorter", remedy)
@@ -215,7 +224,7 @@ def _check_transition(where: str, before: ChatState, after: ChatState, action: A
     given = np.take_along_axis(np.asarray(action.tokens), source, 1)
     _each(sampled & (new != given), law, where, "a sampled id was edited", "keep the ids of the action as they are")
     if after.logprobs is not None and action.logprobs is not None:
-        stored, given = np.asarray(jax.vmap(sampled_logprobs)(after)), np.asarray(action.logprobs)
+        stored, given = np.asarray(after.logprobs)[:, :capacity], np.asarray(action.logprobs)
         wrong = sampled & (stored != np.take_along_axis(given, source, 1))
         _each(wrong, "logprobs", where, "a logprob is not the action's", "let statelesschat.step store them")
 
@@ -243,22 +252,24 @@ def _check_checkpoint(
     np.savez(file, *[_host(leaf) for leaf in leaves])
     file.seek(0)
     stored = np.load(file).values()
-    restored = [_device(value, leaf) for value, leaf in zip(stored, leaves, strict=True)]
+    restored = [_device(jnp.asarray(value), leaf) for value, leaf in zip(stored, leaves, strict=True)]
     restored = jax.tree.unflatten(jax.tree.structure(again), restored)
     remedy = "register every array as a data field of the state's pytree"
     _same(law, "restored state", restored, states, remedy)
     _same(law, "step of a restored state", step(restored, action), step(states, action), remedy)
 
 
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+
+
 def _host(leaf: Any) -> np.ndarray:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _device(value: np.ndarray, like: Any) -> jax.Array:
-    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(like))
-    return jnp.asarray(value)
+def _device(value: np.ndarray, like: Any) -> Any:
+    """A host value as what it was on device: keys are keys again, all else may stay with numpy."""
+    return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(like)) if _is_key(like) else value
 
 
 def _same(law: str, where: str, got: Any, want: Any, remedy: str) -> None:

@@ -15,31 +15,37 @@ NONE = int(Kind.NONE)
 
 
 def sampled_end(table: Int[Array, "M 10"]) -> Int[Array, "M"]:
+    """Where the sampled ids of each row end: behind the piece, and behind the stop id if there is one."""
     return table[:, Column.PIECE_END] + (table[:, Column.FINISH] == int(Finish.STOP)).astype(jnp.int32)
 
 
 def answer_row(
     old: Int[Array, "11"], end: Int[Array, ""], begin: Int[Array, ""], finish: Int[Array, ""]
 ) -> Int[Array, "10"]:
+    """The table row of the answer that opened last."""
     kind, unknown = jnp.int32(int(Kind.ASSISTANT)), jnp.int32(-1)
     opened = old[Count.OPENED]
     return jnp.stack([kind, opened, opened, end, unknown, unknown, old[Count.KIND], jnp.int32(NONE), begin, finish])
 
 
 def opens_row(old: Int[Array, "11"], acts: Bool[Array, ""]) -> Int[Array, ""]:
+    """1 where a write to the open answer adds its row to the table, else 0."""
     return (acts & ~has_flag(old[Count.FLAGS], Flag.LISTED)).astype(jnp.int32)
 
 
 def row_index(old: Int[Array, "11"], acts: Bool[Array, ""]) -> Int[Array, ""]:
+    """Where the open answer has its row, or the first free one."""
     listed = acts & has_flag(old[Count.FLAGS], Flag.LISTED)
     return old[Count.MESSAGES] - listed.astype(jnp.int32)
 
 
 def write_row(table: Int[Array, "M 10"], row: Int[Array, "10"], index: Int[Array, ""]) -> Int[Array, "M 10"]:
+    """The table with one row written."""
     return lax.dynamic_update_slice(table, row[None], (index, jnp.int32(0)))
 
 
 def overlay_front(buffer: Array, block: Array) -> Array:
+    """A buffer with a block written over its beginning."""
     return lax.dynamic_update_slice(buffer, block, (jnp.int32(0),) * buffer.ndim)
 
 
@@ -57,6 +63,7 @@ def drop_stop(
 
 
 def is_stop(config: ChatConfig, token: Int[Array, ""]) -> Bool[Array, ""]:
+    """Whether an id is one of the template's stop ids."""
     hit = jnp.zeros(token.shape, bool)
     for stop in config.template.stop_ids:
         hit = hit | (token == stop)
@@ -64,18 +71,22 @@ def is_stop(config: ChatConfig, token: Int[Array, ""]) -> Bool[Array, ""]:
 
 
 def pack_counts(**counts: Int[Array, ""] | int) -> Int[Array, "11"]:
+    """Named counts as the vector that a state carries."""
     return jnp.stack([jnp.asarray(counts[name.name], jnp.int32) for name in Count])
 
 
 def has_flag(flags: Int[Array, ""], flag: Flag) -> Bool[Array, ""]:
+    """Whether a flag is set."""
     return (flags & int(flag)) != 0
 
 
 def set_flag(flags: Int[Array, ""], flag: Flag, where: Bool[Array, ""]) -> Int[Array, ""]:
+    """Flags with one set where a condition holds."""
     return flags | jnp.where(where, int(flag), 0)
 
 
 def put_flag(flags: Int[Array, ""], flag: Flag, value: Bool[Array, ""]) -> Int[Array, ""]:
+    """Flags with one set or cleared."""
     return (flags & ~int(flag)) | jnp.where(value, int(flag), 0)
 
 
@@ -87,6 +98,7 @@ def first_status(status: Int[Array, ""], *cases: tuple[Bool[Array, ""], Status])
 
 
 def select_info(where: Bool[Array, ""], new: Any, old: Any) -> Any:
+    """Info of the data where a row begins anew, of the state elsewhere; ValueError where structures differ."""
     if old is None:
         return new
     if jax.tree.structure(new) != jax.tree.structure(old):
@@ -97,13 +109,14 @@ def select_info(where: Bool[Array, ""], new: Any, old: Any) -> Any:
     for (path, n), o in zip(jax.tree.leaves_with_path(new), jax.tree.leaves(old), strict=True):
         if jnp.shape(n) != jnp.shape(o) or jnp.result_type(n) != jnp.result_type(o):
             raise ValueError(
-                f"info{jax.tree_util.keystr(path)}: the data has {jnp.result_type(n)}{list(jnp.shape(n))} and the state "
+                f"info{jax.tree_util.keystr(path)}: the data has {jnp.result_type(n)}{list(jnp.shape(n))}, the state "
                 f"{jnp.result_type(o)}{list(jnp.shape(o))}; give init(config, example_data) a row of the same data"
             )
     return jax.tree.map(lambda n, o: jnp.where(where, n, o), new, old)
 
 
 def check_block(name: str, tokens: Array, limit: int, option: str) -> None:
+    """Raise ValueError at trace for ids of more than one row or wider than a limit."""
     if tokens.ndim != 1:
         raise ValueError(f"{name}: tokens have shape {tokens.shape}; this is for one row, batch it with jax.vmap")
     if tokens.shape[0] > limit:
@@ -111,6 +124,7 @@ def check_block(name: str, tokens: Array, limit: int, option: str) -> None:
 
 
 def check_data(config: ChatConfig, data: ChatData) -> None:
+    """Raise ValueError at trace for data that the config has no room for."""
     check_block("data", data.tokens, config.max_prompt_len, "max_prompt_len")
     if data.table.shape[0] > config.max_messages:
         raise ValueError(
@@ -120,6 +134,7 @@ def check_data(config: ChatConfig, data: ChatData) -> None:
 
 
 def check_action(config: ChatConfig, action: Action) -> None:
+    """Raise ValueError at trace for an action that does not suit the config."""
     check_block("action", action.tokens, config.max_response_len, "max_response_len")
     if (action.logprobs is None) == config.store_logprobs:
         need = "needs logprobs" if config.store_logprobs else "stores no logprobs"

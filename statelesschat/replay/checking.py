@@ -11,6 +11,7 @@ from statelesschat.core.types import Column, Count, Finish, Role
 from statelesschat.replay.driving import Ending, Prompts, Row
 from statelesschat.replay.planning import Script
 from statelesschat.text.codec import Codec
+from statelesschat.text.draft import Draft
 from statelesschat.text.reference import Reference
 from statelesschat.text.report import around_difference
 from statelesschat.text.transforms import KNOWN
@@ -109,9 +110,7 @@ class Checker:
     def _fit(self, row: Row, length: int) -> None:
         total, capacity = row.script.total, self.config.capacity
         if not row.fault and length != total:
-            self._add(
-                row.script, len(row.script.turns), f"the length: {length} ids, where {total} were written"
-            )
+            self._add(row.script, len(row.script.turns), f"the length: {length} ids, where {total} were written")
         if row.fault and total <= capacity:
             self._add(
                 row.script,
@@ -122,14 +121,10 @@ class Checker:
     def _sampled(self, row: Row, ours: list[int]) -> None:
         """The ids the mask marks must be those of the answers, as far as the capacity reaches."""
         capacity = self.config.capacity
-        kept = [
-            answer.ids[: max(capacity - row.script.start(i), 0)] for i, answer in sorted(row.sampled.items())
-        ]
+        kept = [answer.ids[: max(capacity - row.script.start(i), 0)] for i, answer in sorted(row.sampled.items())]
         theirs = [token for ids in kept for token in ids]
         if ours != theirs:
-            self._add(
-                row.script, len(row.script.turns), "the ids the loss mask marks", *self._texts(ours, theirs)
-            )
+            self._add(row.script, len(row.script.turns), "the ids the loss mask marks", *self._texts(ours, theirs))
 
     def _history(self, row: Row, history: Sequence[dict[str, str]], table: np.ndarray) -> None:
         script, names = row.script, self.config.template.roles
@@ -138,18 +133,13 @@ class Checker:
             self._add(script, len(script.turns), what)
             return
         for index, message in enumerate(history):
-            role, text = (
-                names[script.kinds[index]],
-                self._written(script.kinds[index], script.contents[index]),
-            )
+            role, text = names[script.kinds[index]], self._written(script, index)
+            turn = sum(turn.answer <= index for turn in script.turns)
             if message["role"] != role:
-                self._add(script, 0, f"the role of message {index} of the history", message["role"], role)
-            elif not _is_cut(row, table[index]) and not self._same(
-                message["content"], text, index in row.sampled
-            ):
-                self._add(
-                    script, 0, f"message {index} of the history", *around_difference(message["content"], text)
-                )
+                self._add(script, turn, f"the role of message {index} of the history", message["role"], role)
+            elif not _is_cut(row, table[index]) and not self._same(message["content"], text, index in row.sampled):
+                differing = around_difference(message["content"], text)
+                self._add(script, turn, f"message {index} of the history", *differing)
 
     def _retokenised(self, row: Row, table: np.ndarray) -> None:
         template, script = self.config.template, row.script
@@ -160,12 +150,20 @@ class Checker:
                 before = self.reference.render(script.kinds[:index], script.contents[:index], True)
             except ValueError:
                 continue  # counted when the prompt was compared
-            answer = self._written(int(Role.ASSISTANT), script.contents[index])
-            answer = template.rest_core + template.rest_lead + answer + template.closing
+            rest, sampled = template.rest_core + template.rest_lead, self._decoded(ids)
+            if template.kind == "FROZEN_HISTORY" and not sampled.startswith(rest):
+                rest = ""  # the answer brought its own
+            answer = rest + self._written(script, index) + template.closing
             self.tally.retokenised += self.reference.retokenised(before, answer, ids, stopped)
 
-    def _written(self, kind: int, content: str) -> str:
-        name = self.config.template.transforms[kind]
+    def _written(self, script: Script, index: int) -> str:
+        """A content as the template writes it; under FROZEN_HISTORY that depends on where it was written."""
+        kind, content, template = script.kinds[index], script.contents[index], self.config.template
+        if template.kind == "FROZEN_HISTORY" and index < script.prompt:
+            return _member(self.writer.prompt(script.kinds[: script.prompt], script.contents[: script.prompt]), index)
+        if template.kind == "FROZEN_HISTORY" and kind == Role.ASSISTANT:
+            return _member(self.writer.answer(content), 0)
+        name = template.transforms[kind]
         return KNOWN[name](content) if name in KNOWN else self.writer.transformed(kind, content)
 
     def _same(self, ours: str, theirs: str, answer: bool) -> bool:
@@ -177,12 +175,14 @@ class Checker:
         return ours == normal or (self._swallows and ours.strip() == normal.strip())
 
     def _texts(self, ours: Sequence[int], theirs: Sequence[int]) -> tuple[str, str]:
-        full = self.writer.pieces.full
-        one, two = (full.decode(list(ids), skip_special_tokens=False) for ids in (ours, theirs))
+        one, two = self._decoded(ours), self._decoded(theirs)
         if one != two:
             return around_difference(one, two)
         at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
         return f"ids {ours[at : at + 8]}", f"ids {theirs[at : at + 8]} of the same text"
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return self.writer.pieces.full.decode(list(ids), skip_special_tokens=False)
 
     def _add(self, script: Script, turn: int, what: str, device: str = "", expected: str = "") -> None:
         self.tally.mismatches.append(Mismatch(script, turn, what, device, expected))
@@ -191,3 +191,7 @@ class Checker:
 def _is_cut(row: Row, line: np.ndarray) -> bool:
     """Whether a message is the answer of which the buffer held only a part."""
     return row.fault == "OVERFLOW" and line[Column.SAMPLED] >= 0 and line[Column.FINISH] == Finish.LENGTH
+
+
+def _member(draft: Draft, row: int) -> str:
+    return next(part.text[m.start : m.end] for part in draft.segments for m in part.members if m.row == row)

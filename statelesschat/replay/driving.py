@@ -110,9 +110,7 @@ class Driver:
         names = self.codec.config.template.roles
         histories = []
         for script in (row.script for row in rows):
-            messages = list(zip(script.kinds, script.contents, strict=True))[
-                int(script.configured) : script.prompt
-            ]
+            messages = list(zip(script.kinds, script.contents, strict=True))[int(script.configured) : script.prompt]
             histories.append([{"role": names[kind], "content": content} for kind, content in messages])
         data = self._spread(self.codec.encode(histories), range(len(rows)))
         limits = np.where(np.arange(self.batch) < len(rows), data.turn_limit, 0).astype(np.int32)
@@ -135,9 +133,7 @@ class Driver:
     def _reply(
         self, states: ChatState, rows: Sequence[Row], replying: Sequence[int], turn: int, place: int
     ) -> ChatState:
-        indices = {
-            i: replies[place] for i in replying if place < len(replies := rows[i].script.turns[turn].replies)
-        }
+        indices = {i: replies[place] for i in replying if place < len(replies := rows[i].script.turns[turn].replies)}
         fitting = self._fitting(rows, indices, self.codec.config.max_message_len, "MESSAGE_TOO_WIDE", turn)
         if not fitting:
             return states
@@ -150,9 +146,7 @@ class Driver:
         )
         return self.jitted["append"](states, self._spread(block, fitting), self._where(fitting))
 
-    def _fitting(
-        self, rows: Sequence[Row], indices: dict[int, int], width: int, fault: str, turn: int
-    ) -> list[int]:
+    def _fitting(self, rows: Sequence[Row], indices: dict[int, int], width: int, fault: str, turn: int) -> list[int]:
         """The rows whose block can be encoded at all; the others end here, with a fault."""
         for i, index in indices.items():
             if not rows[i].fault and rows[i].script.size(index) > width:

@@ -99,9 +99,7 @@ def replay(
     scripts = measured(scripts_of(records, options.system), Writer(tokenizer, template), name)
     widths = widths_of(scripts, options.capacity)
     try:
-        config = make_config(
-            tokenizer, chat_template=template, system_prompt=options.system, **widths._asdict()
-        )
+        config = make_config(tokenizer, chat_template=template, system_prompt=options.system, **widths._asdict())
     except ValueError as error:
         raise InputError(str(error)) from None
     fitting = [script for script in scripts if script.sizes[0] <= config.max_prompt_len]

@@ -13,7 +13,8 @@ from statelesschat.core.config import ChatTemplate
 from statelesschat.core.types import Kind, Role
 from statelesschat.replay.jsonfile import InputError
 from statelesschat.replay.reading import Record
-from statelesschat.text.writer import Draft, Writer
+from statelesschat.text.draft import Draft
+from statelesschat.text.writer import Writer
 
 _CHUNK = 4096  # blocks encoded in one call
 _WIDTH_STEP, _CAPACITY_STEP = 64, 128  # ids; sizes are rounded up to these, so that few shapes are compiled
@@ -102,10 +103,7 @@ def measured(scripts: Sequence[Script], writer: Writer, name: str) -> list[Scrip
         raise InputError(f"{name}:{line}: {reason}{more}")
     chunks = (drafts[i : i + _CHUNK] for i in range(0, len(drafts), _CHUNK))
     sizes = iter([len(written.ids) for chunk in chunks for written in writer.write(chunk)])
-    return [
-        _sized(s, tuple(next(sizes) for _ in range(1 + len(s.kinds) - s.prompt)), writer.template)
-        for s in scripts
-    ]
+    return [_sized(s, tuple(next(sizes) for _ in range(1 + len(s.kinds) - s.prompt)), writer.template) for s in scripts]
 
 
 def widths_of(scripts: Sequence[Script], capacity: int | None) -> Widths:
@@ -142,9 +140,7 @@ def _drafts(script: Script, writer: Writer) -> Iterator[Draft]:
 
 def _sized(script: Script, sizes: tuple[int, ...], template: ChatTemplate) -> Script:
     shift = dict(template.shifts).get(int(Kind.ASSISTANT), 0) if template.stop_ids else 0
-    shifts = [
-        shift if index in {t.answer + 1 for t in script.turns} else 0 for index in range(len(script.kinds))
-    ]
+    shifts = [shift if index in {t.answer + 1 for t in script.turns} else 0 for index in range(len(script.kinds))]
     written = [size - less for size, less in zip(sizes, [0, *shifts[script.prompt :]], strict=True)]
     return dataclasses.replace(script, sizes=sizes, ends=tuple(itertools.accumulate(written)))
 

@@ -56,9 +56,7 @@ def records_of(text: str, name: str) -> list[Record]:
     """
     found = parse(text, name)
     if not found:
-        raise InputError(
-            f"{name}: holds no conversations; give one JSON object on each line, with {_list(KEYS)}"
-        )
+        raise InputError(f"{name}: holds no conversations; give one JSON object on each line, with {_list(KEYS)}")
     return [_at(name, item, _record) for item in found]
 
 
@@ -84,23 +82,15 @@ def answer_records(records: Sequence[Record], source: str) -> list[Record]:
     lines = read_answers(source)
     needy = [i for i, record in enumerate(records) if record.prompt == len(record.kinds)]
     matched: dict[int, tuple[tuple[str, ...], int]] = {}
-    if (
-        lines
-        and all(key is not None for key, _, _ in lines)
-        and all(records[i].id is not None for i in needy)
-    ):
+    if lines and all(key is not None for key, _, _ in lines) and all(records[i].id is not None for i in needy):
         keyed: dict[str | None, tuple[tuple[str, ...], int]] = {}
         for key, answers, line in lines:
             if key in keyed:
-                raise InputError(
-                    f"{name}:{line}: id {key} stands on line {keyed[key][1]} already; give each once"
-                )
+                raise InputError(f"{name}:{line}: id {key} stands on line {keyed[key][1]} already; give each once")
             keyed[key] = answers, line
         matched = {i: keyed[records[i].id] for i in needy if records[i].id in keyed}
         if needy and not matched:
-            raise InputError(
-                f"{name}: none of its ids is that of a conversation; leave ids out to match by order"
-            )
+            raise InputError(f"{name}: none of its ids is that of a conversation; leave ids out to match by order")
     elif len(lines) != len(records):
         raise InputError(
             f"{name}: {len(lines)} lines for {len(records)} conversations; give one for each, null where there is no "
@@ -125,9 +115,7 @@ def _answered(record: Record, answers: Sequence[str], line: int, name: str) -> R
         if index < len(record.waiting):
             kinds.append(int(Role.USER))
             contents.append(record.waiting[index])
-    return record._replace(
-        kinds=tuple(kinds), contents=tuple(contents), waiting=record.waiting[len(answers) :]
-    )
+    return record._replace(kinds=tuple(kinds), contents=tuple(contents), waiting=record.waiting[len(answers) :])
 
 
 def _record(item: Located) -> Record:
@@ -138,9 +126,7 @@ def _record(item: Located) -> Record:
         raise ValueError(f"a conversation is an object with {_list(KEYS)}, not {_json_name(value)}")
     key = next((k for k in KEYS if value.get(k) is not None), None)
     if key is None:
-        raise ValueError(
-            f"none of the keys {_list(KEYS)} among {', '.join(map(repr, value)) or 'none'}; rename one"
-        )
+        raise ValueError(f"none of the keys {_list(KEYS)} among {', '.join(map(repr, value)) or 'none'}; rename one")
     held = value[key]
     if key == "messages" or (key == "prompt" and not isinstance(held, str)):
         if not isinstance(held, list) or not held:

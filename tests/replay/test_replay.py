@@ -125,9 +125,9 @@ def test_a_capacity_that_is_too_small_is_told_and_is_no_mismatch(tmp_path):
     path = _write(
         tmp_path,
         {"question": "a", "answer": "b"},
-        {"question": "a", "answer": "word " * 42},
+        {"question": "a", "answer": "word " * 48},
         {"question": "a", "answer": long},
-        {"messages": [_user("a"), _assistant("b"), _user("word " * 42), _assistant("c")]},
+        {"messages": [_user("a"), _assistant("b"), _user("word " * 45), _assistant("c")]},
         {"messages": [_user("a"), _assistant("b"), _user(long), _assistant("c")]},
         {"prompt": long},
     )
@@ -136,7 +136,7 @@ def test_a_capacity_that_is_too_small_is_told_and_is_no_mismatch(tmp_path):
     assert summary["mismatches"] == 0
     expected = {"ANSWER_TOO_WIDE": 1, "MESSAGE_TOO_WIDE": 1, "OVERFLOW": 2, "PROMPT_TOO_WIDE": 1}
     assert summary["truncations"] == expected
-    assert f"PROMPT_TOO_WIDE {path}:6 (conversation 6), first prompt: it takes 332 ids" in told
+    assert f"PROMPT_TOO_WIDE {path}:6 (conversation 6), first prompt: it takes 319 ids" in told
     assert f"{path}:3 (conversation 3), turn 1" in told and "raise --capacity" in told
     arrays = _load(out)
     assert arrays["line"].tolist() == [1, 2, 3, 4, 5]
@@ -199,7 +199,7 @@ def test_npz_holds_what_a_trainer_needs(talks, tmp_path):
     assert (arrays["role_ids"][beyond] == -1).all() and (arrays["turn_ids"][beyond] == -1).all()
     assert set(np.unique(arrays["role_ids"][mask])) == {int(Kind.ASSISTANT)}
     tokenizer = load_tokenizer(None)
-    assert tokenizer.decode(tokens[1, : length[1]]).endswith("<|im_start|>assistant\n5<|im_end|>")
+    assert str(tokenizer.decode(tokens[1, : length[1]])).endswith("<|im_start|>assistant\n5<|im_end|>")
     assert not list(tmp_path.glob("*.unfinished"))
 
 

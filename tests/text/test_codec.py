@@ -1,12 +1,20 @@
 """What goes into a codec and comes out of it, and the errors for what cannot."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 import statelesschat as sc
 
-LIMITS = {"capacity": 256, "max_messages": 6, "max_message_len": 64, "max_prompt_len": 128, "max_turns": 3}
+LIMITS: dict[str, Any] = {
+    "capacity": 256,
+    "max_messages": 6,
+    "max_message_len": 64,
+    "max_prompt_len": 128,
+    "max_turns": 3,
+}
 
 
 @pytest.fixture(scope="module")

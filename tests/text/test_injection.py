@@ -1,6 +1,7 @@
 """Text that looks like control tokens stays text, whoever wrote it and however it is put together."""
 
 import json
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -10,7 +11,13 @@ from tests import vocab
 from tests.text.drive import SYSTEM, TOOL, USER, Talk, drive
 
 ASSISTANT = sc.Role.ASSISTANT
-LIMITS = {"capacity": 2048, "max_messages": 16, "max_message_len": 512, "max_prompt_len": 1024, "max_turns": 8}
+LIMITS: dict[str, Any] = {
+    "capacity": 2048,
+    "max_messages": 16,
+    "max_message_len": 512,
+    "max_prompt_len": 1024,
+    "max_turns": 8,
+}
 VOCABULARIES = {
     "bytes": lambda: sc.load_tokenizer(None),
     "qwen25": lambda: vocab.qwen25(vocab.QWEN25),

@@ -1,5 +1,7 @@
 """Faults of rendering and retokenising that are common in this field, each as its right outcome."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,13 @@ import statelesschat as sc
 from tests import vocab
 from tests.text.drive import ASSISTANT, USER, Talk, drive, row
 
-LIMITS = {"capacity": 512, "max_messages": 16, "max_message_len": 256, "max_prompt_len": 256, "max_turns": 8}
+LIMITS: dict[str, Any] = {
+    "capacity": 512,
+    "max_messages": 16,
+    "max_message_len": 256,
+    "max_prompt_len": 256,
+    "max_turns": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +76,7 @@ def test_stop_token_that_was_not_sampled_is_written_and_not_trained(codec: sc.Co
 
 
 def test_other_stop_id_ends_an_answer_too(codec: sc.Codec) -> None:
-    """A stop id of the tokenizer that the template does not write itself: the answer has stopped, nothing is doubled."""
+    """A stop id that the template does not write itself: the answer has stopped, and nothing is doubled."""
     tokenizer = vocab.qwen25(vocab.CHATML)
     tokenizer.eos_token = "<|endoftext|>"
     try:

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import datetime
 import pickle
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,13 @@ from tests.text.drive import Talk, drive
 
 USER, ASSISTANT, TOOL, SYSTEM = sc.Role.USER, sc.Role.ASSISTANT, sc.Role.TOOL, sc.Role.SYSTEM
 GENERATE, START = sc.Kind.GENERATE, sc.Kind.START
-LIMITS = {"capacity": 1024, "max_messages": 16, "max_message_len": 256, "max_prompt_len": 512, "max_turns": 8}
+LIMITS: dict[str, Any] = {
+    "capacity": 1024,
+    "max_messages": 16,
+    "max_message_len": 256,
+    "max_prompt_len": 512,
+    "max_turns": 8,
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Prompts on device against transformers' own encoding of its own render."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import statelesschat as sc
 from tests import vocab
 from tests.text.drive import ANY_CONTENT, ASSISTANT, PLAIN_CONTENT, Talk, blocks, drive, talks
 
-LIMITS = {"capacity": 1536, "max_messages": 16, "max_message_len": 512, "max_prompt_len": 1024, "max_turns": 8}
+LIMITS: dict[str, Any] = {
+    "capacity": 1536,
+    "max_messages": 16,
+    "max_message_len": 512,
+    "max_prompt_len": 1024,
+    "max_turns": 8,
+}
 SETUPS = {
     "qwen25-chatml": (vocab.qwen25, vocab.CHATML),
     "qwen25-own": (vocab.qwen25, vocab.QWEN25),
