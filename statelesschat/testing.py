@@ -169,6 +169,10 @@ def _check_state(where: str, blank: Any, states: Any, rows: int) -> None:
             what = f"{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}"
             what += f", and after init {jnp.result_type(first)}{list(jnp.shape(first))}"
             _fail("one structure", where, what, remedy)
+    for path, leaf in jax.tree.leaves_with_path(states):
+        if getattr(leaf, "weak_type", False):
+            what, remedy = f"{jax.tree_util.keystr(path)} is weakly typed", "a second trace follows; use jnp.float32(…)"
+            _fail("one structure", where, what, remedy)
     remedy = "guard divisions and logarithms by a jnp.where on what goes into them"
     _each(~np.isfinite(chat.reward), "finite reward", where, "the reward is not finite", remedy)
     long = np.asarray(chat.length) > chat.config.capacity

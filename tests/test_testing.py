@@ -1,7 +1,7 @@
 """The conformance test passes what keeps the laws, and catches each law broken once."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import statelesschat as sc
 from statelesschat import Action, ChatData, ChatState, Kind
@@ -19,6 +20,20 @@ CONFIG = toy.config(store_logprobs=True, overflow_reward=-1.0)
 ROWS = [toy.question(CONFIG, *[30] * (1 + i % 3), info={"row": np.int32(i)}) for i in range(4)]
 DATA: ChatData = jax.tree.map(lambda *x: jnp.stack(x), *ROWS)
 REPLY = toy.reply(CONFIG, 50, role=Kind.TOOL)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Most environments here differ in one function: let the others' programs be taken from a cache."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update(names[0], str(tmp_path_factory.mktemp("cache")))
+    jax.config.update(names[1], 0.0)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 class Chat:
@@ -113,6 +128,11 @@ def info_is_another_dtype(self: Chat, state: ChatState, action: Action) -> ChatS
 
 
 @broken("step")
+def reward_is_weakly_typed(self: Chat, state: ChatState, action: Action) -> ChatState:
+    return dataclasses.replace(sc.step(state, action), reward=jnp.where(state.done, 0.0, 1.0))
+
+
+@broken("step")
 def reward_is_not_a_number(self: Chat, state: ChatState, action: Action) -> ChatState:
     return dataclasses.replace(sc.step(state, action), reward=state.reward / state.reward)
 
@@ -186,7 +206,7 @@ class jit_sees_another_value(Chat):
 
     def step(self, state: ChatState, action: Action) -> ChatState:
         self.calls += 1
-        return dataclasses.replace(sc.step(state, action), reward=jnp.where(state.done, 0.0, float(self.calls)))
+        return dataclasses.replace(sc.step(state, action), reward=jnp.where(state.done, 0.0, jnp.float32(self.calls)))
 
 
 class scan_sees_another_value(Chat):
@@ -196,7 +216,7 @@ class scan_sees_another_value(Chat):
 
     def step(self, state: ChatState, action: Action) -> ChatState:
         self.calls += 1
-        reward = jnp.where(state.done, 0.0, float(self.calls > 3))
+        reward = jnp.where(state.done, 0.0, jnp.float32(self.calls > 3))
         return dataclasses.replace(sc.step(state, action), reward=reward)
 
 
@@ -248,6 +268,7 @@ def no_chat(self: Chat, example_data: ChatData) -> dict[str, ChatState]:
         (reward_is_a_vector, r"dtypes and shapes: reset: reward is float32\[4, 1\]"),
         (info_grows, "one structure: step 0: the structure is"),
         (info_is_another_dtype, r"one structure: step 0: .info\['row'\] is float32\[\], and after init int32"),
+        (reward_is_weakly_typed, "one structure: step 0: .reward is weakly typed; a second trace follows"),
         (reward_is_not_a_number, "finite reward: step 0, row 0: the reward is not finite; guard"),
         (a_token_is_edited, "append-only: step 0, row 0, position 1: an id has changed"),
         (the_end_begins_anew, "append-only: step .*, row .: the conversation is shorter; .* as restart"),
