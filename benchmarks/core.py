@@ -116,7 +116,7 @@ class Turns:
 
 
 def scan_turns(states: sc.ChatState, inputs: tuple[sc.Action, sc.Message]) -> tuple[sc.ChatState, jax.Array]:
-    """step and append of every row, scanned over the turns."""
+    """Step and append of every row, scanned over the turns."""
 
     def turn(states: sc.ChatState, inputs: tuple[sc.Action, sc.Message]) -> tuple[sc.ChatState, jax.Array]:
         states = jax.vmap(sc.append)(jax.vmap(sc.step)(states, inputs[0]), inputs[1])
@@ -167,9 +167,7 @@ def cartpole(batch: int) -> Callable[[], None]:
     return run
 
 
-def measure(
-    runs: dict[str, Callable[[], None]], rounds: int, target: float = 0.002
-) -> dict[str, float]:
+def measure(runs: dict[str, Callable[[], None]], rounds: int, target: float = 0.002) -> dict[str, float]:
     """Seconds of one call of each, the minimum over interleaved rounds; short calls are repeated within a round."""
     repeats = {}
     for name, run in runs.items():

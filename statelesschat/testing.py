@@ -233,7 +233,9 @@ def _check_transition(where: str, before: ChatState, after: ChatState, action: A
         _each(wrong, "logprobs", where, "a logprob is not the action's", "let statelesschat.step store them")
 
 
-def _check_rows_and_jit(where: str, function: Callable[..., Any], want: Any, *arguments: tuple[Any, int | None]) -> None:
+def _check_rows_and_jit(
+    where: str, function: Callable[..., Any], want: Any, *arguments: tuple[Any, int | None]
+) -> None:
     """``want`` is what jit and vmap of the function gave for the arguments, each with its batch axis."""
     values, axes = zip(*arguments, strict=True)
     remedy = "use jax.numpy on the arguments alone: no branch on a value, no counter or clock, randomness from a key"
@@ -271,7 +273,7 @@ def _host(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _device(value: np.ndarray, like: Any) -> Any:
+def _device(value: Any, like: Any) -> Any:
     """A host value as what it was on device: keys are keys again, all else may stay with numpy."""
     return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(like)) if _is_key(like) else value
 

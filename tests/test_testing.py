@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 import statelesschat as sc
@@ -68,18 +69,18 @@ class Inner(NamedTuple):
     key: jax.Array
 
 
-class Wrapped(Replying):
+class Wrapped(Chat):
     """The conversation within a larger state."""
 
     def init(self, example_data: ChatData) -> Inner:
-        return Inner(super().init(example_data), jax.random.key(0))
+        return Inner(sc.init(CONFIG, example_data), jax.random.key(0))
 
     def reset(self, state: Inner, data: ChatData) -> Inner:
-        return Inner(super().reset(state.chat, data), jax.random.fold_in(state.key, data.info["row"]))
+        return Inner(sc.reset(state.chat, data), jax.random.fold_in(state.key, data.info["row"]))
 
     def step(self, state: Inner, action: Action) -> Inner:
         key, now = jax.random.split(state.key)
-        after = super().step(state.chat, action)
+        after = Replying().step(state.chat, action)
         noise = jnp.where(state.chat.done, 0.0, jax.random.uniform(now))
         return Inner(dataclasses.replace(after, reward=after.reward + noise), key)
 
@@ -94,7 +95,7 @@ def test_the_key_chooses_the_answers() -> None:
 
     class Watching(Chat):
         def step(self, state: Any, action: Action) -> Any:
-            if not isinstance(action.length, jax.core.Tracer):
+            if not isinstance(action.length, Tracer):
                 seen.append(action.length)
             return super().step(state, action)
 
@@ -185,9 +186,7 @@ def the_prompt_is_trained(self: Chat, state: ChatState, data: ChatData) -> ChatS
 @broken("step")
 def a_sampled_id_is_not_trained(self: Chat, state: ChatState, action: Action) -> ChatState:
     fresh = state.counts[9] < 0
-    state = jax.tree.map(
-        lambda a, b: jnp.where(fresh, a, b), sc.prefill(state, action.tokens, action.length), state
-    )
+    state = jax.tree.map(lambda a, b: jnp.where(fresh, a, b), sc.prefill(state, action.tokens, action.length), state)
     return sc.step(state, dataclasses.replace(action, length=jnp.where(fresh, 0, action.length)))
 
 
@@ -209,7 +208,7 @@ class jit_sees_another_value(Chat):
         return dataclasses.replace(sc.step(state, action), reward=jnp.where(state.done, 0.0, jnp.float32(self.calls)))
 
 
-class scan_sees_another_value(Chat):
+class scan_sees_another_value(Replying):
     """Counts traces; the one inside the scan comes last, after the comparisons of jit, eager and rows."""
 
     calls = 0
@@ -217,7 +216,7 @@ class scan_sees_another_value(Chat):
     def step(self, state: ChatState, action: Action) -> ChatState:
         self.calls += 1
         reward = jnp.where(state.done, 0.0, jnp.float32(self.calls > 3))
-        return dataclasses.replace(sc.step(state, action), reward=reward)
+        return dataclasses.replace(super().step(state, action), reward=reward)
 
 
 @jax.custom_batching.custom_vmap

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 
 from statelesschat import Action, ChatConfig, ChatData, ChatTemplate, Kind, Message
 from statelesschat.core.config import Gap
@@ -46,7 +47,8 @@ def template(gaps: tuple[Gap, ...], **options: Any) -> ChatTemplate:
         "piece_encoding": "plain",
         "trusted_control_tokens": False,
     }
-    return ChatTemplate(**(values | {"gaps": gaps} | options))
+    chosen: dict[str, Any] = values | {"gaps": gaps} | options
+    return ChatTemplate(**chosen)
 
 
 def _chatml_gaps(trail: tuple[int, ...] = ()) -> tuple[Gap, ...]:
@@ -98,46 +100,66 @@ def config(template: ChatTemplate | None = None, **options: Any) -> ChatConfig:
     return ChatConfig(chatml() if template is None else template, **(values | options))
 
 
-def padded(ids: Any, width: int, dtype: Any = np.int32, fill: int = 77) -> np.ndarray:
+def padded(ids: Any, width: int, dtype: Any = np.int32, fill: int = 77) -> Any:
     """The values in an array of ``width``, with junk behind: what lies beyond a length must not matter."""
     out = np.full(width, fill, dtype)
     out[: len(ids)] = ids
     return out
 
 
+def examples(scale: float) -> int:
+    """How many examples a property test tries, in proportion to the profile."""
+    profile = settings.default
+    assert profile is not None
+    return max(int(profile.max_examples * scale), 3)
+
+
+def int32(value: int) -> Any:
+    """A scalar as the types hold it."""
+    return np.int32(value)
+
+
+def flag(value: bool) -> Any:
+    """A truth value as the types hold it."""
+    return np.bool_(value)
+
+
 def action(ids: Any, finished: bool = True, logprobs: Any = None, width: int = 8, length: int | None = None) -> Action:
     """An `Action` of these ids; ``length`` may claim another number of them."""
     length = len(ids) if length is None else length
     probs = None if logprobs is None else padded(logprobs, width, np.float32)
-    return Action(padded(ids, width), np.int32(length), probs, np.bool_(finished))
+    return Action(padded(ids, width), int32(length), probs, flag(finished))
 
 
 def prompt(
     messages: Any, *, next: int = Kind.GENERATE, width: int = 24, rows: int = 8, turn_limit: int = 4, info: Any = None
 ) -> ChatData:
     """A `ChatData` of whole blocks: ``(kind, ids)`` or ``(kind, ids, finish)`` each, answers with their stop id."""
-    table = np.full((rows, len(Column)), -1, np.int32)
+    table: Any = np.full((rows, len(Column)), -1, np.int32)
     ids: list[int] = []
     kinds = [int(m[0]) for m in messages]
     for index, message in enumerate(messages):
-        kind, block, finish = (*message, Finish.NONE)[:3]
+        kind, block = message[:2]
+        finish = message[2] if len(message) > 2 else Finish.NONE
         end = len(ids) + len(block) - int(finish == Finish.STOP)
         previous = kinds[index - 1] if index else Kind.START
         following = kinds[index + 1] if index + 1 < len(kinds) else next
         table[index] = kind, len(ids), len(ids), end, 0, 0, previous, following, -1, finish
         ids += block
-    return ChatData(padded(ids, width), np.int32(len(ids)), table, np.int32(turn_limit), info)
+    return ChatData(padded(ids, width), int32(len(ids)), table, int32(turn_limit), info)
 
 
 def message(
     ids: Any, kind: int, previous: int, next: int, *, span: tuple[int, int] = (0, 0), width: int = 12
 ) -> Message:
     """A `Message` whose block is these ids, with its content's piece at ``span``."""
-    header = np.array([kind, *span, 0, 0, previous, next], np.int32)
-    return Message(padded(ids, width), np.int32(len(ids)), header)
+    header: Any = np.array([kind, *span, 0, 0, previous, next], np.int32)
+    return Message(padded(ids, width), int32(len(ids)), header)
 
 
-def question(config: ChatConfig, *ids: int, width: int = 24, turn_limit: int | None = None, info: Any = None) -> ChatData:
+def question(
+    config: ChatConfig, *ids: int, width: int = 24, turn_limit: int | None = None, info: Any = None
+) -> ChatData:
     """The first prompt of one user message as the template writes it, with its generation prompt."""
     template = config.template
     before, after = template.gap(Kind.START, Kind.USER), template.gap(Kind.USER, Kind.GENERATE)

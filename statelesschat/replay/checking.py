@@ -65,7 +65,7 @@ class Checker:
         self.config = codec.config
         self.writer = codec.writer
         self.reference = Reference(codec.writer)
-        added = codec.writer.pieces.added.values()
+        added = codec.writer.pieces.controls.values()
         self._swallows = any(token.lstrip or token.rstrip for token in added)
 
     def prompts(self, seen: Prompts) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statelesschat.core.config import Gap
-from statelesschat.text.tokenizer import plain_backend
+from statelesschat.text.tokenizer import is_text, plain_backend
 
 ENCODINGS = ("plain", "anchored")
 _ANCHOR = "\n"
@@ -39,9 +39,10 @@ class PieceCodec:
         self.encoding = encoding
         self.trusted = trusted
         self.full = tokenizer.backend_tokenizer
-        self.added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
-        unmarked = tuple(str(t.content) for t in self.added.values() if not t.special)
-        everything = tuple(str(t.content) for t in self.added.values())
+        added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
+        self.controls = {i: token for i, token in added.items() if not is_text(token)}
+        unmarked = tuple(str(t.content) for t in self.controls.values() if not t.special)
+        everything = tuple(str(t.content) for t in self.controls.values())
         self._content = plain_backend(tokenizer, everything if trusted else ())
         self._answer = plain_backend(tokenizer, everything if trusted else unmarked)
         self._anchor = tuple(self._content.encode(_ANCHOR, add_special_tokens=False).ids)
@@ -93,15 +94,15 @@ class PieceCodec:
 
     def swallows_left(self, token: int) -> bool:
         """Whether white space before this control token is part of it."""
-        return token in self.added and bool(self.added[token].lstrip)
+        return token in self.controls and bool(self.controls[token].lstrip)
 
     def swallows_right(self, token: int) -> bool:
         """Whether white space after this control token is part of it."""
-        return token in self.added and bool(self.added[token].rstrip)
+        return token in self.controls and bool(self.controls[token].rstrip)
 
     def _cut(self, text: str) -> Cut:
         encoding = self.full.encode(text, add_special_tokens=False)
-        controls = [i for i, token in enumerate(encoding.ids) if token in self.added]
+        controls = [i for i, token in enumerate(encoding.ids) if token in self.controls]
         if not controls:
             return Cut(text, "", "", ())
         first, last = controls[0], controls[-1]

@@ -28,7 +28,7 @@ class Reference:
         self.writer = writer
         self.render = writer.render
         self.pieces = writer.pieces
-        added = () if writer.pieces.trusted else writer.pieces.added.values()
+        added = () if writer.pieces.trusted else writer.pieces.controls.values()
         self._controls = [str(token.content) for token in added]
         self._special = [str(token.content) for token in added if token.special]
 
@@ -122,9 +122,9 @@ class Reference:
         cursor = offset
         first = offset == 0
         for token, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
-            if token not in self.pieces.added or a < offset or b > offset + len(text):
+            if token not in self.pieces.controls or a < offset or b > offset + len(text):
                 continue
-            own = self.pieces.added[token].special
+            own = self.pieces.controls[token].special
             if any(x < b and a < y and (own or not answer) for x, y, answer in inside):
                 continue
             ids += self.pieces.encode([whole[cursor:a]], first=first)[0]

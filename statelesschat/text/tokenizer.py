@@ -94,7 +94,7 @@ def plain_backend(tokenizer: "PreTrainedTokenizerFast", keep: Collection[str] = 
     absent = set(keep) - {token.content for token in added.values()}
     if absent:
         raise ValueError(f"no added tokens of this tokenizer: {sorted(absent)}. Name only tokens it has, or add them")
-    kept = {i: token for i, token in added.items() if token.content in keep or _is_text(token)}
+    kept = {i: token for i, token in added.items() if token.content in keep or is_text(token)}
     hidden = {token.content for i, token in added.items() if i not in kept and _can_emit(backend.model, i)}
     model = _without(backend, hidden) if hidden else backend.model
 
@@ -206,7 +206,8 @@ def _require_fast(tokenizer: Any) -> "PreTrainedTokenizerFast":
     return tokenizer  # type: ignore[return-value]
 
 
-def _is_text(token: Any) -> bool:
+def is_text(token: Any) -> bool:
+    """Whether an added token is ordinary text: white space or a single character, and not marked special."""
     return not token.special and (token.content.isspace() or len(token.content) == 1)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import chex
 import jax
@@ -30,7 +31,7 @@ def test_equal_configs_built_twice_share_one_trace() -> None:
 @pytest.mark.parametrize(
     "change", [{"capacity": 65}, {"store_logprobs": True}, {"overflow_reward": -1.0}, {"system_prompt": "Be terse."}]
 )
-def test_a_config_that_differs_is_unequal(change: dict[str, object]) -> None:
+def test_a_config_that_differs_is_unequal(change: dict[str, Any]) -> None:
     assert toy.config() != toy.config(**change)
     assert toy.config() != toy.config(toy.pad_is_eos())
     assert toy.config() != "config"
@@ -94,12 +95,14 @@ class TestErrorsAtTrace:
 
     def test_a_prefill_too_wide(self) -> None:
         with pytest.raises(ValueError, match="13 ids wide, wider than max_message_len=12"):
-            sc.prefill(started(self.config), np.zeros(13, np.int32), np.int32(1))
+            sc.prefill(started(self.config), toy.padded([], 13), toy.int32(1))
 
     def test_a_batch_without_vmap(self) -> None:
         action = toy.action([30])
         batch = jax.tree.map(lambda x: np.stack([x, x]), action)
-        with pytest.raises(ValueError, match=r"tokens have shape \(2, 8\); this is for one row, batch it with jax.vmap"):
+        with pytest.raises(
+            ValueError, match=r"tokens have shape \(2, 8\); this is for one row, batch it with jax.vmap"
+        ):
             sc.step(started(self.config), batch)
 
     def test_logprobs_missing(self) -> None:
@@ -153,19 +156,19 @@ class TestMessagesMadeOnDevice:
     def test_a_glued_answer_leaves_its_closing_to_the_next_block(self) -> None:
         config = toy.config(toy.long_closing(), max_prompt_len=40)
         state = sc.reset(sc.init(config), toy.prompt([(Kind.USER, [7, 20, 10, 30])], next=Kind.ASSISTANT))
-        state = sc.append(
-            state, sc.glue(config, self.content, jnp.int32(1), Role.ASSISTANT, Role.USER, Role.USER)
-        )
-        state = sc.append(
-            state, sc.glue(config, self.content[:1], jnp.int32(1), Role.USER, Role.ASSISTANT, Role.USER)
-        )
+        state = sc.append(state, sc.glue(config, self.content, jnp.int32(1), Role.ASSISTANT, Role.USER, Role.USER))
+        state = sc.append(state, sc.glue(config, self.content[:1], jnp.int32(1), Role.USER, Role.ASSISTANT, Role.USER))
         tokens, length = sc.prompt(state)
         want = [7, 20, 10, 30, 8, 10, 7, 22, 10, 30, 10, 8, 10, 7, 20, 10, 30]
         assert tokens[: int(length)].tolist() == want and int(state.status) == sc.Status.OK
 
     def test_compose_is_the_prompt_the_template_writes(self) -> None:
         n = jnp.int32
-        messages = [(Role.USER, self.content, n(2)), (Role.ASSISTANT, self.content, n(1)), (Role.USER, self.content, n(0))]
+        messages = [
+            (Role.USER, self.content, n(2)),
+            (Role.ASSISTANT, self.content, n(1)),
+            (Role.USER, self.content, n(0)),
+        ]
         state = sc.reset(sc.init(self.config), sc.compose(self.config, messages))
         tokens, length = sc.prompt(state)
         want = [7, 20, 10, 30, 31, 8, 10, 7, 22, 10, 30, 8, 10, 7, 20, 10, 8, 10, 7, 22, 10]
@@ -175,7 +178,11 @@ class TestMessagesMadeOnDevice:
 
     def test_few_shot_answers_can_be_branched_at(self) -> None:
         n = jnp.int32
-        messages = [(Role.USER, self.content, n(1)), (Role.ASSISTANT, self.content, n(1)), (Role.USER, self.content, n(1))]
+        messages = [
+            (Role.USER, self.content, n(1)),
+            (Role.ASSISTANT, self.content, n(1)),
+            (Role.USER, self.content, n(1)),
+        ]
         state = sc.rewind(sc.reset(sc.init(self.config), sc.compose(self.config, messages)), 2)
         state = sc.append(state, toy.reply(self.config, 33, role=Kind.TOOL))
         tokens, length = sc.prompt(state)

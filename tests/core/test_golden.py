@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import statelesschat as sc
 from statelesschat import Kind
 from tests import toy
@@ -24,7 +22,7 @@ def rollout() -> list[dict[str, Any]]:
     user, reply = toy.question(config, 30, 31), toy.reply(config, 32)
     program: list[tuple[str, Any]] = [
         ("reset", lambda s: sc.reset(s, user)),
-        ("prefill two ids", lambda s: sc.prefill(s, np.array([60, 61, 0], np.int32), np.int32(2))),
+        ("prefill two ids", lambda s: sc.prefill(s, toy.padded([60, 61], 3), toy.int32(2))),
         ("step, unfinished", lambda s: sc.step(s, toy.action([40, 41], False, logprobs))),
         ("step, stopped", lambda s: sc.step(s, toy.action([42, 10, 8], True, logprobs))),
         ("append a tool result", lambda s: sc.append(s, toy.reply(config, role=Kind.TOOL))),
@@ -48,8 +46,11 @@ def rollout() -> list[dict[str, Any]]:
 def short(views: dict[str, Any]) -> dict[str, Any]:
     """The views without their padding."""
     ends = {"delta": views["delta_length"], "last_response": views["last_response_length"], "turn_rewards": 4}
-    return {k: v[: ends.get(k, views["length"])] if isinstance(v, list) and k not in ("kinds", "finishes", "pieces") else v
-            for k, v in views.items()}  # fmt: skip
+    whole = ("kinds", "finishes", "pieces")
+    return {
+        name: value[: ends.get(name, views["length"])] if isinstance(value, list) and name not in whole else value
+        for name, value in views.items()
+    }
 
 
 def test_golden_rollout() -> None:

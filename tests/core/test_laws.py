@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statelesschat as sc
-from statelesschat import ChatConfig, ChatData, Finish, Kind, Status
+from statelesschat import ChatData, Finish, Kind, Status
 from tests import toy
 from tests.core.reference import Conversation, observe
 
@@ -57,7 +57,9 @@ def prompts(draw: st.DrawFn) -> ChatData:
 @st.composite
 def operations(draw: st.DrawFn) -> tuple[Any, ...]:
     """One transition; what depends on the conversation is settled when it is applied."""
-    name = draw(st.sampled_from(["step"] * 6 + ["append"] * 6 + ["prefill", "prefill", "rewind", "restart", "terminate"]))
+    name = draw(
+        st.sampled_from(["step"] * 6 + ["append"] * 6 + ["prefill", "prefill", "rewind", "restart", "terminate"])
+    )
     if name == "step":
         ids = draw(blocks(8))
         claimed = draw(st.sampled_from([len(ids)] * 8 + [-3, 0, 8, 11]))
@@ -66,7 +68,11 @@ def operations(draw: st.DrawFn) -> tuple[Any, ...]:
     if name == "append":
         ids = draw(blocks(12))
         legal = draw(st.sampled_from([True] * 5 + [False]))
-        header = draw(st.sampled_from([0, 1, 1, 3])), draw(st.sampled_from([0, 1, 2, 3, 6])), draw(st.sampled_from([7, 7, 1, 3]))
+        header = (
+            draw(st.sampled_from([0, 1, 1, 3])),
+            draw(st.sampled_from([0, 1, 2, 3, 6])),
+            draw(st.sampled_from([7, 7, 1, 3])),
+        )
         return name, ids, legal, header, draw(st.sampled_from([len(ids)] * 9 + [13]))
     if name == "prefill":
         return name, toy.padded(draw(blocks(5)), 6), np.int32(draw(st.sampled_from([0, 1, 2, 5])))
@@ -90,7 +96,7 @@ def settled(model: Conversation, operation: tuple[Any, ...]) -> tuple[Any, ...]:
             expected = model.last.next if model.last is not None else Kind.NONE
             kind = expected if 0 <= expected < 4 else kind
         message = toy.message(ids, kind, previous, next, span=(1, 2))
-        return (sc.Message(message.tokens, np.int32(length), message.header),)
+        return (sc.Message(message.tokens, toy.int32(length), message.header),)
     return tuple(arguments)
 
 
@@ -102,7 +108,7 @@ def same(model: Conversation, state: sc.ChatState, where: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(max_examples=2 * settings.default.max_examples, deadline=None)
+@settings(max_examples=toy.examples(2), deadline=None)
 @given(first=prompts(), program=st.lists(operations(), min_size=1, max_size=14))
 def test_any_program_equals_the_model(name: str, first: ChatData, program: list[tuple[Any, ...]]) -> None:
     config = CONFIGS[name]

@@ -97,7 +97,9 @@ def test_too_many_messages() -> None:
     np.testing.assert_array_equal(sc.step(full, toy.action([40])).table[:3], full.table[:3])
 
 
-@pytest.mark.parametrize("case", ["step twice", "append to an open answer", "another neighbour", "another role", "too long"])
+@pytest.mark.parametrize(
+    "case", ["step twice", "append to an open answer", "another neighbour", "another role", "too long"]
+)
 def test_what_is_out_of_order_is_refused(case: str) -> None:
     config = toy.config()
     opened = start(config, 30)
@@ -159,9 +161,7 @@ def test_lengths_are_data_and_compile_nothing() -> None:
     """Prompts, answers and messages of any length run through the program compiled for the first."""
     chex.clear_trace_counter()
     config = toy.config(capacity=65)
-    run = jax.jit(
-        chex.assert_max_traces(lambda s, d, a, m: sc.append(sc.step(sc.reset(s, d), a), m), n=1)
-    )
+    run = jax.jit(chex.assert_max_traces(lambda s, d, a, m: sc.append(sc.step(sc.reset(s, d), a), m), n=1))
     for n in range(3):
         data, action = toy.question(config, *[30] * (10 + n)), toy.action([40] * (5 + n))
         state = run(sc.init(config), data, action, toy.reply(config, *[31] * n))

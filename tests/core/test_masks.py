@@ -85,7 +85,7 @@ def test_mask_and_truncation() -> None:
 def test_pad_is_eos() -> None:
     """Validity comes from the length: the row ``[5, 2, 2, 2]`` of length 2 has two valid ids."""
     config = toy.config(toy.pad_is_eos())
-    blank = sc.prefill(sc.reset(sc.init(config), toy.prompt([(Kind.RAW, [])])), np.array([2], np.int32), np.int32(0))
+    blank = sc.prefill(sc.reset(sc.init(config), toy.prompt([(Kind.RAW, [])])), toy.padded([2], 1), toy.int32(0))
     state = sc.step(blank, toy.action([5, 2]))
     tokens, length = sc.prompt(state)
     assert tokens[:4].tolist() == [5, 2, 2, 2] and int(length) == 2
@@ -95,7 +95,11 @@ def test_pad_is_eos() -> None:
 
 
 def test_few_shot_answers_are_not_trained() -> None:
-    history = [(Kind.USER, [7, 20, 30, 8, 7, 22]), (Kind.ASSISTANT, [40, 8], Finish.STOP), (Kind.USER, [7, 20, 31, 8, 7, 22])]
+    history = [
+        (Kind.USER, [7, 20, 30, 8, 7, 22]),
+        (Kind.ASSISTANT, [40, 8], Finish.STOP),
+        (Kind.USER, [7, 20, 31, 8, 7, 22]),
+    ]
     config = toy.config()
     state = sc.step(sc.reset(sc.init(config), toy.prompt(history)), toy.action([41, 8]))
     assert shown(state)[1] == [0] * 14 + [1, 1]
@@ -119,14 +123,14 @@ def test_tool_results_are_not_trained() -> None:
 
 def test_prefill_is_content_but_not_trained() -> None:
     config = toy.config()
-    state = sc.prefill(start(config, 30), np.array([60, 61, 0], np.int32), np.int32(2))
+    state = sc.prefill(start(config, 30), toy.padded([60, 61], 3), toy.int32(2))
     assert bool(state.awaits_answer) and int(state.num_messages) == 2
     state = sc.step(state, toy.action([40, 8]))
     tokens, mask = shown(state)
     assert tokens[9:] == [60, 61, 40, 8] and mask[9:] == [0, 0, 1, 1]
     response, length = sc.last_response(state, 8)
     assert response[: int(length)].tolist() == [60, 61, 40]
-    late = sc.prefill(sc.step(start(config, 30), toy.action([40], finished=False)), np.array([60], np.int32), np.int32(1))
+    late = sc.prefill(sc.step(start(config, 30), toy.action([40], finished=False)), toy.padded([60], 1), toy.int32(1))
     assert int(late.status) == Status.ILLEGAL_ROLE_ORDER and bool(late.truncated)
 
 

@@ -82,7 +82,7 @@ START = jax.jit(jax.vmap(sc.reset, (None, 0)))
 
 def blank() -> ChatState:
     """A blank row whose info has the structure of the data's."""
-    return sc.init(CONFIG, ChatData(*(None,) * 4, info=INFO))
+    return sc.init(CONFIG, toy.question(CONFIG, info=INFO))
 
 
 def random_states(rng: np.random.Generator) -> ChatState:
@@ -94,7 +94,7 @@ def random_states(rng: np.random.Generator) -> ChatState:
 
 
 @pytest.mark.parametrize("name", TRANSITIONS)
-@settings(max_examples=settings.default.max_examples // 8, deadline=None)
+@settings(max_examples=toy.examples(0.125), deadline=None)
 @given(seed=SEEDS)
 def test_vmap_is_the_stack_of_calls_and_jit_is_eager(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -117,10 +117,15 @@ def random_turns(rng: np.random.Generator) -> tuple[sc.Action, sc.Message]:
     return actions, stack([stack([random_message(rng) for _ in range(B)]) for _ in range(TURNS)])
 
 
-TURN, SCAN = jax.jit(turn), jax.jit(lambda states, inputs: jax.lax.scan(turn, states, inputs))
+def scan(states: ChatState, inputs: tuple[sc.Action, sc.Message]) -> tuple[ChatState, jax.Array]:
+    """Turn after turn."""
+    return jax.lax.scan(turn, states, inputs)
 
 
-@settings(max_examples=settings.default.max_examples // 8, deadline=None)
+TURN, SCAN = jax.jit(turn), jax.jit(scan)
+
+
+@settings(max_examples=toy.examples(0.125), deadline=None)
 @given(seed=SEEDS)
 def test_scan_is_a_loop(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -147,7 +152,7 @@ def test_shards_compute_what_one_device_does() -> None:
     sharded = SCAN(states, inputs)
     assert sharded[0].tokens.sharding.is_equivalent_to(NamedSharding(mesh, rows), 2)
     equal(sharded, want)
-    mapped = jax.shard_map(SCAN.__wrapped__, mesh=mesh, in_specs=(rows, turns), out_specs=(rows, turns))
+    mapped = jax.shard_map(scan, mesh=mesh, in_specs=(rows, turns), out_specs=(rows, turns))
     equal(jax.jit(mapped)(states, inputs), want)
 
 
@@ -175,7 +180,7 @@ def test_info_is_carried_and_begins_anew_with_its_row() -> None:
     np.testing.assert_array_equal(info["row"], np.where(where, other.info["row"], data.info["row"]))
 
 
-@settings(max_examples=settings.default.max_examples // 8, deadline=None)
+@settings(max_examples=toy.examples(0.125), deadline=None)
 @given(seed=SEEDS)
 def test_restart_gives_the_row_that_reset_gives(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -196,8 +196,7 @@ def test_plain_copy_has_no_frame_around_the_text():
 def test_added_white_space_and_single_characters_stay_text():
     """As in vocabularies with tokens for runs of spaces, or for characters that their model cannot write."""
     tokenizer = load_tokenizer(None)
-    for content in ("<think>", "\n\n", "    ", "在"):
-        tokenizer.add_tokens(AddedToken(content, normalized=False))
+    tokenizer.add_tokens(["<think>", "\n\n", "    ", "在"])
     text = "a\n\n    在"
     assert plain_backend(tokenizer).encode(text).ids == tokenizer.encode(text) == [97, 260, 261, 262]
     assert 259 not in plain_backend(tokenizer).encode("<think>").ids

@@ -6,6 +6,7 @@ import datetime
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 import statelesschat as sc
@@ -110,6 +111,18 @@ def test_frozen_history_gives_the_templates_next_turn_and_keeps_what_was_sampled
         behind = tokenizer.decode(point.ids).rpartition(answer)[2]
         assert render.endswith("<|im_end|>" + behind)
         assert "easy" in tokenizer.decode(point.ids) and (point.upto < 5 or "easy" not in render)
+
+
+def test_masks_come_from_who_wrote_the_ids_though_the_template_hides_reasoning() -> None:
+    """With a think block shown for the last answer only, differences of lengths would mask the wrong ids."""
+    tokenizer = vocab.qwen25(vocab.QWEN3)
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, history="frozen", **LIMITS))
+    contents = ("2+2?", "<think>\neasy\n</think>\n\n4", "3+3?", "<think>\nhm\n</think>\n\n6", "bye")
+    *_, last = drive(codec, Talk((USER, ASSISTANT) * 2 + (USER,), contents, 1, (False,) * 5, (1,) * 5))
+    mask, turns = np.asarray(sc.loss_mask(last.state)), np.asarray(sc.turn_ids(last.state))
+    ids = np.asarray(last.state.tokens)[: len(mask)]
+    for turn, index in enumerate((1, 3)):
+        assert ids[mask & (turns == turn)].tolist() == last.sampled[index]
 
 
 def test_few_shot_history_under_a_frozen_template_is_the_templates_own() -> None:
