@@ -25,7 +25,7 @@ class _History(enum.StrEnum):
 @app.callback(invoke_without_command=True)
 def _bare(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        replay()
+        replay(show=2)
 
 
 @app.command()
@@ -61,6 +61,7 @@ def replay(
         str | None,
         typer.Option(metavar="FILE.npz", help="Write tokens, loss mask, roles, turns and messages there."),
     ] = None,
+    show: Annotated[int, typer.Option(min=0, metavar="N", help="Print the first N conversations too.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:
     """Replay conversations on the device and compare every prompt with the tokenizer's own chat template.
@@ -79,10 +80,10 @@ def replay(
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it has one about not finding PyTorch
     from statelesschat.replay.job import InputError, Options
     from statelesschat.replay.job import replay as run
-    from statelesschat.replay.showing import print_summary, print_troubles, progress
+    from statelesschat.replay.showing import print_shown, print_summary, print_troubles, progress
     from statelesschat.text.report import TemplateError
 
-    options = Options(file, tokenizer, chat_template, str(history), system, answers, capacity, batch, out)
+    options = Options(file, tokenizer, chat_template, str(history), system, answers, capacity, batch, out, show)
     try:
         with progress() as advance:
             summary, tally = run(options, advance)
@@ -98,6 +99,7 @@ def replay(
     if as_json:
         print(json.dumps(dataclasses.asdict(summary), ensure_ascii=False))
     else:
+        print_shown(tally)
         print_summary(summary)
     raise typer.Exit(1 if summary.mismatches else 0)
 

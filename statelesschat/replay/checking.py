@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class Tally:
     retokenised: int = 0  # answers whose ids a re-render would merge or split otherwise
     mismatches: list[Mismatch] = dataclasses.field(default_factory=list)
     cuts: list[Cut] = dataclasses.field(default_factory=list)
+    shown: dict[int, list[tuple[str, bool]]] = dataclasses.field(default_factory=dict)  # by conversation: text, sampled
 
     @property
     def truncations(self) -> dict[str, int]:
@@ -58,10 +60,12 @@ class Checker:
 
     Args:
         codec: of the config that was run with.
+        show: of how many conversations the text is kept, the first ones.
     """
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, show: int = 0) -> None:
         self.tally = Tally()
+        self.show = show
         self.config = codec.config
         self.writer = codec.writer
         self.reference = Reference(codec.writer)
@@ -93,6 +97,8 @@ class Checker:
         for i, row in enumerate(end.rows):
             counts, mask = end.counts[i], end.loss_mask[i]
             length = int(counts[Count.LENGTH])
+            if row.script.number <= self.show:
+                self.tally.shown[row.script.number] = self._runs(end.tokens[i, :length], mask[:length])
             self.tally.turns += int(counts[Count.TURN])
             self.tally.tokens += length
             self.tally.loss_tokens += int(mask.sum())
@@ -106,6 +112,12 @@ class Checker:
     def unfit(self, script: Script) -> None:
         """Count a conversation whose first prompt is wider than the capacity, so that it was never begun."""
         self.tally.cuts.append(Cut(script, 0, "PROMPT_TOO_WIDE"))
+
+    def _runs(self, ids: np.ndarray, sampled: np.ndarray) -> list[tuple[str, bool]]:
+        """A conversation's text in stretches that were sampled and stretches that were not."""
+        bounds = [0, *(np.flatnonzero(np.diff(sampled)) + 1).tolist(), len(ids)]
+        pairs = [(a, b) for a, b in itertools.pairwise(bounds) if b > a]
+        return [(self._decoded(ids[a:b].tolist()), bool(sampled[a])) for a, b in pairs]
 
     def _fit(self, row: Row, length: int) -> None:
         total, capacity = row.script.total, self.config.capacity

@@ -40,6 +40,7 @@ class Options:
     capacity: int | None = None  # ids; None: as many as the longest conversation needs
     batch: int | None = None  # conversations on the device at once
     out: str | None = None  # path of the npz file to write
+    show: int = 0  # conversations whose text is kept in the tally, the first ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ def replay(
         raise InputError(str(error)) from None
     fitting = [script for script in scripts if script.sizes[0] <= config.max_prompt_len]
     codec, batch = Codec(tokenizer, config), _batch(options.batch, widths, len(fitting))
-    checker, arrays, clock = Checker(codec), Arrays(config), _Clock()
+    checker, arrays, clock = Checker(codec, options.show), Arrays(config), _Clock()
     for script in scripts:
         if script.sizes[0] > config.max_prompt_len:
             checker.unfit(script)

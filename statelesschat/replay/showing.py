@@ -73,6 +73,18 @@ def print_summary(summary: Summary) -> None:
     print(f"{summary.compile_s:.1f} s of compiling and {summary.check_s:.1f} s of rendering for the comparison")
 
 
+def print_shown(tally: Tally) -> None:
+    """Conversations as the device holds them: what was sampled, so what the loss is taken over, in green."""
+    console = Console(highlight=False)
+    for number, runs in sorted(tally.shown.items()):
+        print(f"conversation {number}, as it lies on the device" + (" (green: sampled)" if console.is_terminal else ""))
+        text = Text()
+        for run, sampled in runs:
+            text.append(run, style="bold green" if sampled else "dim")
+        console.print(text, soft_wrap=True)
+        print()
+
+
 def print_troubles(tally: Tally, file: str) -> None:
     """Every mismatch and every conversation that was cut, the first ones of each in full, on standard error."""
     for lines in (

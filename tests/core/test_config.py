@@ -131,7 +131,7 @@ class TestErrorsAtTrace:
     def test_info_of_another_shape_or_dtype(self) -> None:
         data = toy.question(self.config, 30, info={"a": np.int32(1)})
         state = sc.init(self.config, data)
-        with pytest.raises(ValueError, match=r"info\['a'\]: the data has float32\[2\] and the state int32\[\]"):
+        with pytest.raises(ValueError, match=r"info\['a'\]: the data has float32\[2\], the state int32\[\]"):
             sc.reset(state, dataclasses.replace(data, info={"a": np.zeros(2, np.float32)}))
 
 
@@ -151,7 +151,7 @@ class TestMessagesMadeOnDevice:
 
     def test_glue_of_a_part_of_the_content(self) -> None:
         made = sc.glue(self.config, self.content, jnp.int32(1), Role.USER, Kind.START, Role.USER)
-        assert made.tokens[: int(made.length)].tolist() == [7, 20, 10, 30]
+        assert made.tokens.tolist()[: int(made.length)] == [7, 20, 10, 30]
 
     def test_a_glued_answer_leaves_its_closing_to_the_next_block(self) -> None:
         config = toy.config(toy.long_closing(), max_prompt_len=40)
@@ -160,7 +160,7 @@ class TestMessagesMadeOnDevice:
         state = sc.append(state, sc.glue(config, self.content[:1], jnp.int32(1), Role.USER, Role.ASSISTANT, Role.USER))
         tokens, length = sc.prompt(state)
         want = [7, 20, 10, 30, 8, 10, 7, 22, 10, 30, 10, 8, 10, 7, 20, 10, 30]
-        assert tokens[: int(length)].tolist() == want and int(state.status) == sc.Status.OK
+        assert tokens.tolist()[: int(length)] == want and int(state.status) == sc.Status.OK
 
     def test_compose_is_the_prompt_the_template_writes(self) -> None:
         n = jnp.int32
@@ -172,7 +172,7 @@ class TestMessagesMadeOnDevice:
         state = sc.reset(sc.init(self.config), sc.compose(self.config, messages))
         tokens, length = sc.prompt(state)
         want = [7, 20, 10, 30, 31, 8, 10, 7, 22, 10, 30, 8, 10, 7, 20, 10, 8, 10, 7, 22, 10]
-        assert tokens[: int(length)].tolist() == want
+        assert tokens.tolist()[: int(length)] == want
         assert bool(state.awaits_answer) and int(state.num_messages) == 3
         assert not bool(sc.loss_mask(state).any())
 
@@ -187,7 +187,7 @@ class TestMessagesMadeOnDevice:
         state = sc.append(state, toy.reply(self.config, 33, role=Kind.TOOL))
         tokens, length = sc.prompt(state)
         want = [7, 20, 10, 30, 8, 10, 7, 22, 10, 30, 8, 10, 7, 23, 10, 33, 8, 10, 7, 22, 10]
-        assert tokens[: int(length)].tolist() == want
+        assert tokens.tolist()[: int(length)] == want
 
     def test_errors(self) -> None:
         n = jnp.int32(1)

@@ -124,7 +124,9 @@ def test_any_program_equals_the_model(name: str, first: ChatData, program: list[
         same(model, state, operation[0])
         kept = int(before.length)
         if operation[0] in ("step", "append", "prefill", "terminate"):
-            np.testing.assert_array_equal(state.tokens[:kept], before.tokens[:kept], "append-only")
+            np.testing.assert_array_equal(
+                np.asarray(state.tokens)[:kept], np.asarray(before.tokens)[:kept], "append-only"
+            )
         if done and operation[0] in ("step", "append", "prefill"):
             np.testing.assert_array_equal(state.counts, before.counts, "a finished row absorbs")
             assert float(state.reward) == 0.0

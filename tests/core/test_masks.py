@@ -18,9 +18,9 @@ def start(config: sc.ChatConfig, *ids: int) -> ChatState:
 def shown(state: ChatState) -> tuple[list[int], list[int]]:
     """Tokens and loss mask, up to the length."""
     tokens, length = sc.prompt(state)
-    mask = sc.loss_mask(state)
-    assert not bool(mask[int(length) :].any())
-    return tokens[: int(length)].tolist(), mask[: int(length)].astype(jnp.int32).tolist()
+    mask = np.asarray(sc.loss_mask(state), np.int32)
+    assert not mask[int(length) :].any()
+    return tokens.tolist()[: int(length)], mask[: int(length)].tolist()
 
 
 def test_header_in_mask() -> None:
@@ -46,8 +46,8 @@ def test_newline_after_the_stop_token_is_the_template_s() -> None:
     config = toy.config()
     state = sc.append(sc.step(start(config, 30), toy.action([40, 8])), toy.reply(config, 31))
     delta, length = sc.delta(state, 16)
-    assert delta[: int(length)].tolist() == [10, 7, 20, 10, 31, 8, 10, 7, 22, 10]
-    assert delta[int(length) :].tolist() == [0] * (16 - int(length))
+    assert delta.tolist()[: int(length)] == [10, 7, 20, 10, 31, 8, 10, 7, 22, 10]
+    assert delta.tolist()[int(length) :] == [0] * (16 - int(length))
 
 
 def test_many_stop_ids() -> None:
@@ -88,9 +88,9 @@ def test_pad_is_eos() -> None:
     blank = sc.prefill(sc.reset(sc.init(config), toy.prompt([(Kind.RAW, [])])), toy.padded([2], 1), toy.int32(0))
     state = sc.step(blank, toy.action([5, 2]))
     tokens, length = sc.prompt(state)
-    assert tokens[:4].tolist() == [5, 2, 2, 2] and int(length) == 2
-    assert sc.loss_mask(state)[:4].tolist() == [True, True, False, False]
-    assert sc.attention_mask(state)[:4].tolist() == [True, True, False, False]
+    assert tokens.tolist()[:4] == [5, 2, 2, 2] and int(length) == 2
+    assert sc.loss_mask(state).tolist()[:4] == [True, True, False, False]
+    assert sc.attention_mask(state).tolist()[:4] == [True, True, False, False]
     assert int(state.table[1, Column.FINISH]) == Finish.STOP
 
 
@@ -129,7 +129,7 @@ def test_prefill_is_content_but_not_trained() -> None:
     tokens, mask = shown(state)
     assert tokens[9:] == [60, 61, 40, 8] and mask[9:] == [0, 0, 1, 1]
     response, length = sc.last_response(state, 8)
-    assert response[: int(length)].tolist() == [60, 61, 40]
+    assert response.tolist()[: int(length)] == [60, 61, 40]
     late = sc.prefill(sc.step(start(config, 30), toy.action([40], finished=False)), toy.padded([60], 1), toy.int32(1))
     assert int(late.status) == Status.ILLEGAL_ROLE_ORDER and bool(late.truncated)
 
@@ -144,7 +144,7 @@ def test_turns_are_found_without_a_search() -> None:
             state = sc.append(state, toy.reply(config, 31, 3))
     tokens, mask = shown(state)
     assert [t for t, m in zip(tokens, mask, strict=True) if m] == [x for t in range(6) for x in (40 + t, 4, 2)]
-    turns = sc.turn_ids(state)[: int(state.length)].tolist()
+    turns = sc.turn_ids(state).tolist()[: int(state.length)]
     assert [turns[i] for i, t in enumerate(tokens) if t >= 40] == list(range(6))
     assert turns == sorted(turns)
 
@@ -179,7 +179,7 @@ def test_no_gradient_where_the_mask_is_zero() -> None:
 
     gradient = jax.grad(loss)(jnp.zeros((config.capacity, 100)))
     used = jnp.abs(gradient).sum(1) > 0
-    assert used[:-1].tolist() == mask[1:].tolist() and not bool(used[-1])
+    assert used.tolist()[:-1] == mask.tolist()[1:] and not bool(used[-1])
 
 
 @pytest.mark.parametrize("wrong", ["content", "search"])

@@ -216,5 +216,5 @@ def test_branches_share_their_past() -> None:
     left, right = (SINGLE["step"](state, toy.action([i, 8], logprobs=[-1.0, -1.0])) for i in (31, 32))
     equal(state, jax.tree.map(jnp.asarray, kept))
     length = int(state.length)
-    equal(left.tokens[:length], right.tokens[:length])
+    equal(np.asarray(left.tokens)[:length], np.asarray(right.tokens)[:length])
     assert int(left.tokens[length]) == 31 and int(right.tokens[length]) == 32

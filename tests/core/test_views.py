@@ -15,8 +15,8 @@ def test_logprobs_are_aligned_with_tokens() -> None:
     config = toy.config(store_logprobs=True)
     state = sc.reset(sc.init(config), toy.prompt([(Kind.RAW, [30])]))
     state = sc.step(state, toy.action([31, 32], logprobs=[-0.5, -1.5]))
-    assert sc.prompt(state)[0][:4].tolist() == [30, 31, 32, 0]
-    assert sc.sampled_logprobs(state)[:4].tolist() == [0.0, -0.5, -1.5, 0.0]
+    assert sc.prompt(state)[0].tolist()[:4] == [30, 31, 32, 0]
+    assert sc.sampled_logprobs(state).tolist()[:4] == [0.0, -0.5, -1.5, 0.0]
     assert sc.sampled_logprobs(state).dtype == jnp.float32
 
 
@@ -39,7 +39,7 @@ def test_positions_of_rows_of_different_length() -> None:
     data = [toy.prompt([(Kind.RAW, [30] * n)]) for n in (2, 5)]
     batch = jax.tree.map(lambda *x: np.stack(x), *data)
     states = jax.vmap(sc.reset, (None, 0))(sc.init(config), batch)
-    assert jax.vmap(sc.position_ids)(states)[:, :6].tolist() == [[0, 1, 0, 0, 0, 0], [0, 1, 2, 3, 4, 0]]
+    assert np.asarray(jax.vmap(sc.position_ids)(states))[:, :6].tolist() == [[0, 1, 0, 0, 0, 0], [0, 1, 2, 3, 4, 0]]
     assert jax.vmap(sc.attention_mask)(states)[:, :6].sum(1).tolist() == [2, 5]
     tokens, mask, positions = jax.vmap(lambda s: sc.left_padded(s, 5))(states)
     assert tokens.tolist() == [[0, 0, 0, 30, 30], [30] * 5]
@@ -70,8 +70,8 @@ def test_views_are_functions_of_the_state() -> None:
     before = jax.tree.map(np.array, (sc.prompt(first), sc.message_ids(first)))
     second = sc.step(first, toy.action([40, 8]))
     jax.tree.map(np.testing.assert_array_equal, (sc.prompt(first), sc.message_ids(first)), before)
-    assert sc.message_ids(second)[: int(second.length)].tolist() == [0] * 9 + [1] * 2
-    assert sc.role_ids(second)[: int(second.length)].tolist() == [Kind.USER] * 9 + [Kind.ASSISTANT] * 2
+    assert sc.message_ids(second).tolist()[: int(second.length)] == [0] * 9 + [1] * 2
+    assert sc.role_ids(second).tolist()[: int(second.length)] == [Kind.USER] * 9 + [Kind.ASSISTANT] * 2
 
 
 def test_a_rewound_conversation_goes_on_as_if_never_continued() -> None:
