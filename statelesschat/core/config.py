@@ -36,7 +36,9 @@ class Gap(Static):
     """What a template writes between the contents of two neighbours, cut at the control tokens in it.
 
     ``trail`` (plain text) belongs to the piece before, ``lead`` to the piece after, and ``core`` in between begins
-    and ends with a control token. A gap without a control token is all ``trail``.
+    and ends with a control token. A gap without a control token is cut where the tokenizer always cuts, whatever the
+    contents beside it; where there is no such place it is all ``trail``, and not ``appendable``: the second message
+    can only be encoded together with the first, in a prompt.
     """
 
     previous: int  # Kind
@@ -47,6 +49,7 @@ class Gap(Static):
     trail_ids: tuple[int, ...]  # `trail` encoded alone; a piece's own ids may merge across its seams
     core_ids: tuple[int, ...]
     lead_ids: tuple[int, ...]
+    appendable: bool = True
 
     @property
     def text(self) -> str:

@@ -10,10 +10,35 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statelesschat.core.config import Gap
+from statelesschat.core.types import Kind
 from statelesschat.text.tokenizer import is_text, plain_backend
 
 ENCODINGS = ("plain", "anchored")
 _ANCHOR = "\n"
+_HARD = (
+    "",
+    "x",
+    "X",
+    "4",
+    " ",
+    "\n",
+    "\n\n",
+    "\t",
+    "  a",
+    "a  ",
+    "\r\n",
+    ".",
+    "-",
+    "'s",
+    "{",
+    "}",
+    "<",
+    ">",
+    "_",
+    "/",
+    "\u4f60",
+    "\u0301",
+)
 
 
 class Cut(NamedTuple):
@@ -88,9 +113,15 @@ class PieceCodec:
         if opening:
             head = text[: len(text) - len(cut.lead)] if cut.core else ""
             cut = Cut("", head, cut.lead if cut.core else text, tuple(self.reference(head)) if head else ())
+        appendable = bool(cut.core) or opening or previous == Kind.START or next == Kind.GENERATE
+        if not appendable:
+            seam = self._seam(text)
+            appendable = seam > 0
+            cut = Cut(text[:seam], "", text[seam:], ()) if appendable else cut
         first = opening and not cut.core
         trail, lead = self.encode([cut.trail])[0], self.encode([cut.lead], first=first)[0]
-        return Gap(previous, next, cut.trail, cut.core, cut.lead, tuple(trail), cut.core_ids, tuple(lead))
+        ids = tuple(trail), cut.core_ids, tuple(lead)
+        return Gap(previous, next, cut.trail, cut.core, cut.lead, *ids, appendable)
 
     def swallows_left(self, token: int) -> bool:
         """Whether white space before this control token is part of it."""
@@ -99,6 +130,19 @@ class PieceCodec:
     def swallows_right(self, token: int) -> bool:
         """Whether white space after this control token is part of it."""
         return token in self.controls and bool(self.controls[token].rstrip)
+
+    def _seam(self, text: str) -> int:
+        """Where the tokenizer cuts a text between two contents whatever they are, 0 for nowhere.
+
+        Tried on contents that are hard to keep apart; places in the middle of the text come first.
+        """
+        for at in sorted(range(1, len(text)), key=lambda i: abs(2 * i - len(text))):
+            pairs = [(a + text[:at], text[at:] + b) for a in _HARD for b in _HARD]
+            whole = self.encode([a + b for a, b in pairs])
+            lefts, rights = self.encode([a for a, _ in pairs]), self.encode([b for _, b in pairs])
+            if all(w == a + b for w, a, b in zip(whole, lefts, rights, strict=True)):
+                return at
+        return 0
 
     def _cut(self, text: str) -> Cut:
         encoding = self.full.encode(text, add_special_tokens=False)

@@ -96,7 +96,7 @@ def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | No
     lines.append("gaps")
     for gap in template.gaps:
         names = f"{Kind(gap.previous).name.lower()} -> {Kind(gap.next).name.lower()}"
-        lines.append(f"  {names:24} {gap.text!r}")
+        lines.append(f"  {names:24} {gap.text!r}" + ("" if gap.appendable else "   (in prompts only)"))
     lines += [f"note      {note}" for note in dict.fromkeys(notes)]
     if witness is not None:
         lines.append(f"witness   {witness.reason}")

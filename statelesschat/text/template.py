@@ -187,7 +187,7 @@ class _Compiler:
         gaps = tuple(gap for gap in template.gaps if (gap.previous, gap.next) in pairs)
         writer = Writer(self.tokenizer, dataclasses.replace(template, gaps=gaps))
         thoughts = template.kind != "FROZEN_HISTORY"
-        return verify(writer, random_conversations(rng, chains, template.nonempty, thoughts))
+        return verify(writer, random_conversations(rng, chains, template, thoughts))
 
 
 def _check_usable(found: Observed) -> None:

@@ -1,9 +1,11 @@
 """Verification of a compiled template on random conversations, written turn by turn as the device would."""
 
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from statelesschat.core.config import ChatTemplate
 from statelesschat.core.types import Kind
 from statelesschat.text.reference import Reference, Sampled
 from statelesschat.text.writer import ANSWERS, Draft, Writer, Written
@@ -62,14 +64,18 @@ def random_content(rng: random.Random, empty: bool, thought: bool = False) -> st
 
 
 def random_conversations(
-    rng: random.Random, chains: Iterable[Sequence[int]], nonempty: Sequence[bool], thoughts: bool
+    rng: random.Random, chains: Iterable[Sequence[int]], template: ChatTemplate, thoughts: bool
 ) -> list[Conversation]:
-    """One random conversation for each role sequence."""
+    """One random conversation for each role sequence; what cannot be appended stands in the prompt."""
+    nonempty = template.nonempty
+    fixed = {(gap.previous, gap.next) for gap in template.gaps if not gap.appendable}
     made = []
     for kinds in chains:
         contents = tuple(random_content(rng, not nonempty[k], thoughts and k == Kind.ASSISTANT) for k in kinds)
         answers = [i for i, k in enumerate(kinds) if k == Kind.ASSISTANT]
         prompt = rng.choice([*answers, *(i + 1 for i in answers), len(kinds)]) or len(kinds)
+        if any((int(a), int(b)) in fixed for a, b in itertools.pairwise(kinds[prompt - 1 :])):
+            prompt = len(kinds)
         cut = frozenset(i for i in answers if i >= prompt and rng.random() < 0.25)
         made.append(Conversation(tuple(kinds), contents, prompt, cut))
     return made

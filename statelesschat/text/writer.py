@@ -58,6 +58,13 @@ class Writer:
     def message(self, kind: int, content: str, previous: int, next: int) -> Draft:
         """The block of one message between two neighbours."""
         before, after = self.order(previous, kind), self.order(kind, next)
+        for gap in (before, after):
+            if not gap.appendable:
+                raise ValueError(
+                    f"between {_name(self.template, gap.previous)} and {_name(self.template, gap.next)} this template "
+                    f"writes {gap.text!r}, with no control token in it, so their ids depend on one another and the two "
+                    "can only be encoded together, in a prompt; merge their contents into one message"
+                )
         content = self.transformed(kind, content)
         parts = []
         if previous in ANSWERS:
