@@ -1,7 +1,9 @@
 """The command line: ``python -m statelesschat``."""
 
+import contextlib
 import dataclasses
 import enum
+import io
 import json
 import os
 import sys
@@ -105,8 +107,17 @@ def replay(
 
 
 def main() -> None:
-    """Run the command line."""
-    app(prog_name="statelesschat")
+    """Run the command line; what standard output cannot hold is escaped, and a full or closed one ends the run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name="statelesschat")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            print(f"standard output: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter fails once more, on closing it
+        sys.exit(2)
 
 
 if __name__ == "__main__":

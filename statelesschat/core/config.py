@@ -84,6 +84,7 @@ class ChatTemplate(Static):
     clock: str  # the moment at which the template's dates stand still, ISO 8601
     piece_encoding: str  # how pieces between control tokens are encoded: a name of `text.pieces.ENCODINGS`
     trusted_control_tokens: bool
+    fingerprint: tuple[int, ...] = ()  # ids of a fixed text, by which the tokenizer is known again
     report: str = dataclasses.field(default="", compare=False)
 
     def gap(self, previous: int, next: int) -> Gap:

@@ -117,8 +117,13 @@ def select_info(where: Bool[Array, ""], new: Any, old: Any) -> Any:
 
 def check_block(name: str, tokens: Array, limit: int, option: str) -> None:
     """Raise ValueError at trace for ids of more than one row or wider than a limit."""
+    if getattr(tokens, "dtype", None) != jnp.int32:
+        found = getattr(tokens, "dtype", type(tokens).__name__)
+        raise TypeError(f"{name}: tokens are {found}; give an int32 array")
     if tokens.ndim != 1:
         raise ValueError(f"{name}: tokens have shape {tokens.shape}; this is for one row, batch it with jax.vmap")
+    if tokens.shape[0] == 0:
+        raise ValueError(f"{name}: tokens are 0 wide; give room for at least one id and say the length")
     if tokens.shape[0] > limit:
         raise ValueError(f"{name}: {tokens.shape[0]} ids wide, wider than {option}={limit}; raise {option}")
 
@@ -126,6 +131,8 @@ def check_block(name: str, tokens: Array, limit: int, option: str) -> None:
 def check_data(config: ChatConfig, data: ChatData) -> None:
     """Raise ValueError at trace for data that the config has no room for."""
     check_block("data", data.tokens, config.max_prompt_len, "max_prompt_len")
+    if data.table.shape[0] == 0:
+        raise ValueError("data: a table of no rows; give one for each message, at least one")
     if data.table.shape[0] > config.max_messages:
         raise ValueError(
             f"data: a table of {data.table.shape[0]} messages, more than max_messages={config.max_messages}; "
@@ -136,6 +143,8 @@ def check_data(config: ChatConfig, data: ChatData) -> None:
 def check_action(config: ChatConfig, action: Action) -> None:
     """Raise ValueError at trace for an action that does not suit the config."""
     check_block("action", action.tokens, config.max_response_len, "max_response_len")
+    if jnp.result_type(action.finished) != jnp.bool_:
+        raise TypeError(f"action: finished is {jnp.result_type(action.finished)}; give a bool")
     if (action.logprobs is None) == config.store_logprobs:
         need = "needs logprobs" if config.store_logprobs else "stores no logprobs"
         raise ValueError(f"action: this config {need} (store_logprobs={config.store_logprobs})")

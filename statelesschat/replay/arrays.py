@@ -85,9 +85,13 @@ class Arrays:
             raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
-def check_writable(path: str) -> None:
-    """InputError where a file could not be written, found before the work is done."""
+def check_writable(path: str, source: str | None = None) -> None:
+    """InputError where a file could not be written or is the input, found before the work is done."""
     target = Path(path)
+    if not target.name:
+        raise InputError(f"--out {path!r} names no file; give one that ends in .npz")
+    if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
+        raise InputError(f"{path}: --out is the input itself; give another name")
     if target.suffix != ".npz":
         raise InputError(f"{path}: --out writes an npz file; name it {target.with_suffix('.npz')}")
     if target.is_dir() or not target.parent.is_dir():

@@ -92,7 +92,7 @@ def replay(
         (0, {})
     """
     if options.out is not None:
-        check_writable(options.out)
+        check_writable(options.out, options.file)
     name = SAMPLE if options.file is None else name_of(options.file)
     records = _records(options)
     tokenizer = _tokenizer(options.tokenizer)
@@ -201,7 +201,7 @@ def _template(tokenizer: Any, options: Options) -> Any:
 
 def _batch(batch: int | None, widths: Widths, conversations: int) -> int:
     if batch is not None:
-        return batch
+        return max(1, min(batch, conversations))
     return max(1, min(_BATCH, conversations, _BATCH_IDS // widths.capacity))
 
 

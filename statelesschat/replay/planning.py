@@ -107,11 +107,11 @@ def measured(scripts: Sequence[Script], writer: Writer, name: str) -> list[Scrip
 
 
 def widths_of(scripts: Sequence[Script], capacity: int | None) -> Widths:
-    """Limits that hold every conversation; a ``capacity`` that is given stays, and no width is more than it."""
+    """Limits that hold every conversation; no more than a ``capacity`` that is given, in any width."""
     answers = [s.size(t.answer) for s in scripts for t in s.turns]
     replies = [s.size(i) for s in scripts for t in s.turns for i in t.replies]
-    if capacity is None:
-        capacity = _up(max(s.total for s in scripts), _CAPACITY_STEP)
+    needed = _up(max(s.total for s in scripts), _CAPACITY_STEP)
+    capacity = needed if capacity is None else min(capacity, needed)
     return Widths(
         capacity=capacity,
         max_messages=max(len(s.kinds) for s in scripts) + 1,

@@ -164,7 +164,8 @@ def _answers(item: Located) -> tuple[str | None, tuple[str, ...]]:
     if key == "choices":
         first = held[0] if isinstance(held, list) and held else None
         message = first.get("message") if isinstance(first, Mapping) else None
-        held = message.get("content") if isinstance(message, Mapping) else (first or {}).get("turns")  # type: ignore
+        turns = first.get("turns") if isinstance(first, Mapping) else None
+        held = message.get("content") if isinstance(message, Mapping) else turns
         if held is None:
             raise ValueError("choices holds no turns and no message; give the first choice one of them")
     return _id(value), _answer_texts(held, key)

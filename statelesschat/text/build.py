@@ -11,7 +11,7 @@ from statelesschat.text.probe import ASSISTANT, LEADS, START, SYSTEM, TOOL, USER
 from statelesschat.text.render import Renderer, RenderError
 from statelesschat.text.report import TemplateError, Witness
 from statelesschat.text.table import Refuted, Table
-from statelesschat.text.transforms import KNOWN, PROBES, THOUGHTS, UNKNOWN, classify, contextual, keeps_empty
+from statelesschat.text.transforms import KNOWN, PROBES, THOUGHTS, UNKNOWN, classify, contextual, keeps_blank
 from statelesschat.text.verify import random_content
 
 SEED = 20_000
@@ -71,6 +71,7 @@ class Builder:
             clock=self.render.clock.isoformat(),
             piece_encoding=encoding,
             trusted_control_tokens=self.trusted,
+            fingerprint=fingerprint(self.tokenizer),
         )
 
     def _transforms(self, table: Table) -> tuple[tuple[str, ...], tuple[bool, ...]]:
@@ -92,7 +93,7 @@ class Builder:
             elif role == ASSISTANT:
                 self._check_answers(kinds, name, transform)
             names.append(name)
-            nonempty.append(not keeps_empty(transform))
+            nonempty.append(not keeps_blank(transform, name))
         return tuple(names), tuple(nonempty)
 
     def _check_answers(self, kinds: Sequence[int], name: str, transform: Callable[[str], str]) -> None:
@@ -113,6 +114,12 @@ def _no_marker(text: str) -> str:
         "this tokenizer, so the end of an answer cannot be told from its text; add the missing marker with "
         "tokenizer.add_special_tokens, or use the tokenizer this template was written for"
     )
+
+
+def fingerprint(tokenizer: Any) -> tuple[int, ...]:
+    """Ids of a fixed text, by which a tokenizer is known again."""
+    text = "The quick brown fox, 0123456789; don't! \u00c9t\u00e9 \u4f60\u597d\n\tx = {};"
+    return tuple(tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def pad_id(tokenizer: Any) -> int:

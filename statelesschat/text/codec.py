@@ -1,13 +1,14 @@
 """Text and histories to arrays and back."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from statelesschat.core.config import ChatConfig
 from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Header, Kind, Message, Role
+from statelesschat.text.build import fingerprint
 from statelesschat.text.decoding import decode_blocks, decode_histories, decode_texts
 from statelesschat.text.inputs import (
     Conversation,
@@ -51,6 +52,8 @@ class Codec:
                 f"the tokenizer has {len(tokenizer)} ids, the config was made with one of "
                 f"{config.template.vocab_size}; give both the same tokenizer"
             )
+        if fingerprint(tokenizer) != config.template.fingerprint:
+            raise ValueError("the tokenizer encodes otherwise than the config's; give both the same tokenizer")
         self.tokenizer = tokenizer
         self.config = config
         self.writer = Writer(tokenizer, config.template)
@@ -135,10 +138,14 @@ class Codec:
         Returns:
             Action with tokens int32[B, R], length int32[B], logprobs float32[B, R] or None, finished bool[B].
         """
+        if isinstance(answers, Mapping | set):
+            raise TypeError(f"answers come as a list of strings or ids, not as {type(answers).__name__}")
         rows = [answers] if isinstance(answers, str) else list(answers)
         if not rows:
             raise ValueError("the batch is empty; give at least one answer")
-        done = [bool(f) for f in per_row(finished, len(rows), "finished")]
+        done = per_row(finished, len(rows), "finished")
+        if not all(isinstance(flag, bool | np.bool_) for flag in done):
+            raise TypeError(f"finished={finished!r}; give True or False, one for all rows or one for each")
         drafts: list[Draft | None] = []
         for row, (answer, ends) in enumerate(zip(rows, done, strict=True)):
             if not isinstance(answer, str):

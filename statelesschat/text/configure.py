@@ -5,6 +5,7 @@ from typing import Any
 
 from statelesschat.core.config import ChatConfig, ChatTemplate
 from statelesschat.core.types import Role
+from statelesschat.text.inputs import text_of
 from statelesschat.text.template import compile_template
 from statelesschat.text.writer import Writer
 
@@ -63,14 +64,12 @@ def make_config(
         "max_response_len": max_message_len if max_response_len is None else max_response_len,
     }
     for name, value in widths.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r}; give a positive whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**30:
+            raise ValueError(f"{name}={value!r}; give a positive whole number below 2**30")
         if name.endswith("_len") and value > capacity:
             raise ValueError(f"{name}={value} is more than capacity={capacity}; lower it or raise capacity")
     if max_messages < 2:
         raise ValueError("max_messages=1 has no room for an answer; give at least 2")
-    if capacity >= 2**30:
-        raise ValueError(f"capacity={capacity} does not fit 32-bit positions")
     if not math.isfinite(overflow_reward):
         raise ValueError(f"overflow_reward={overflow_reward!r}; give a finite number")
     if isinstance(chat_template, ChatTemplate):
@@ -92,10 +91,8 @@ def make_config(
 
 
 def _check_system_prompt(writer: Writer, config: ChatConfig) -> None:
-    if not isinstance(config.system_prompt, str):
-        raise ValueError(f"system_prompt is a {type(config.system_prompt).__name__}; give a string")
     try:
-        draft = writer.prompt((Role.SYSTEM, Role.USER), (config.system_prompt, "?"))
+        draft = writer.prompt((Role.SYSTEM, Role.USER), (text_of(config.system_prompt), "?"))
     except ValueError as error:
         raise ValueError(f"system_prompt: {error}") from None
     length = len(writer.write([draft])[0].ids)

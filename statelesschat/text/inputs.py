@@ -23,6 +23,8 @@ def rows_of(items: Any) -> list[Any]:
     """The rows of a batch: one string, one history and one dict are a batch of one."""
     if isinstance(items, str | Mapping):
         return [items]
+    if isinstance(items, set | frozenset):
+        raise TypeError("a set of prompts has no order; give a list")
     try:
         rows = list(items)
     except TypeError:
@@ -108,11 +110,11 @@ def ids_of(ids: Any, vocab_size: int | None = None) -> list[int]:
 
 def per_row(value: Any, count: int, what: str) -> list[Any]:
     """One value for each row: a scalar is repeated, a sequence must have one for each."""
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+    if isinstance(value, str) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
         return [value] * count
     if len(value) != count:
         raise ValueError(f"{what} has {len(value)} entries for {count} rows")
-    return list(value)
+    return np.asarray(value).tolist() if hasattr(value, "dtype") else list(value)
 
 
 def logprobs_of(values: Any, count: int) -> np.ndarray:

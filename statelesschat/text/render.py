@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from statelesschat.core.types import Kind, Role
 
 DEFAULT_ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
@@ -102,7 +104,7 @@ def role_of(role: Any, names: Sequence[str] = DEFAULT_ROLES) -> Role:
             return Role(tuple(names).index(role))
         if role in DEFAULT_ROLES:
             return Role(DEFAULT_ROLES.index(role))
-    elif isinstance(role, int) and not isinstance(role, bool) and int(role) in tuple(Role):
+    elif isinstance(role, int | np.integer) and not isinstance(role, bool) and int(role) in tuple(Role):
         return Role(int(role))
     raise ValueError(f"unknown role {role!r}; the roles are {', '.join(names)}")
 

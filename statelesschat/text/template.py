@@ -8,7 +8,7 @@ from typing import Any
 
 from statelesschat.core.config import ChatTemplate, Gap
 from statelesschat.core.types import Role
-from statelesschat.text.build import SEED, Builder, pad_id, piece_encoding
+from statelesschat.text.build import SEED, Builder, fingerprint, pad_id, piece_encoding
 from statelesschat.text.probe import (
     ASSISTANT,
     CHAT,
@@ -113,6 +113,7 @@ def raw_template(tokenizer: Any) -> ChatTemplate:
         clock="1970-01-01T12:00:00",
         piece_encoding=piece_encoding(tokenizer, bos_ids),
         trusted_control_tokens=False,
+        fingerprint=fingerprint(tokenizer),
     )
     return dataclasses.replace(template, report="class     RAW: contents follow one another as they are")
 
@@ -158,6 +159,8 @@ class _Compiler:
                 continue
             trial = kept | group.pairs
             chains = [kinds for kinds in group.chains if set(pairs_of(kinds)) <= trial]
+            if group is CHAT:
+                chains.append((USER, ASSISTANT) * 20 + (USER,))
             if group is CHAT or group is TOOLS:
                 chains += chains_of(trial, rng, 8, 6)
             reason = _untransformable(group, template)
@@ -194,7 +197,9 @@ def _check_usable(found: Observed) -> None:
     simple = (USER,)
     if simple in found.refused:
         reason = f"the template raises on a single user message ({found.refused[simple]})"
-        raise TemplateError("HOST_ONLY", f"{reason}; a variable it needs is passed with template_kwargs=...", None)
+        if "undefined" in found.refused[simple].lower():
+            reason += "; a variable it needs is passed with template_kwargs=..."
+        raise TemplateError("HOST_ONLY", reason, None)
     if simple in found.displaced:
         raise TemplateError(
             "MOVES_CONTENT", f"{found.displaced[simple]}; it may want contents in parts or images", None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Collection
 from pathlib import Path
@@ -23,6 +24,7 @@ _CHATML = """
 {%- endif %}
 """.strip()
 
+_WORDS = re.compile(r"[\w\s]+")
 _HUB_TIMEOUT = 10.0  # seconds; the hub's own client retries each of a tokenizer's files for most of a minute
 
 _WORK_OFFLINE = (
@@ -68,8 +70,8 @@ def plain_backend(tokenizer: "PreTrainedTokenizerFast", keep: Collection[str] = 
 
     Ids of ordinary text are the tokenizer's own. The copy has no added tokens, post-processor, truncation or padding,
     and emits no added token's id, even where that token also stands in the model's vocabulary. Three kinds of added
-    token stay, because text needs them and none can be a control token: white space or a single character that is
-    not marked special; a single character that is the model's only way to write it; and what the model itself
+    token stay, because text needs them and none can be a control token: white space, words or a single character not
+    marked special; a single character that is the model's only way to write it; and what the model itself
     writes for unknown text. The copy is for encoding; decode with the tokenizer.
 
     Args:
@@ -207,8 +209,8 @@ def _require_fast(tokenizer: Any) -> "PreTrainedTokenizerFast":
 
 
 def is_text(token: Any) -> bool:
-    """Whether an added token is ordinary text: white space or a single character, and not marked special."""
-    return not token.special and (token.content.isspace() or len(token.content) == 1)
+    """Whether an added token is ordinary text: white space, words or a single character, and not marked special."""
+    return not token.special and (_WORDS.fullmatch(token.content) is not None or len(token.content) == 1)
 
 
 def _can_emit(model: Any, token_id: int) -> bool:

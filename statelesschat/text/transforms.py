@@ -30,6 +30,9 @@ PROBES = (
     "# title\n\n- item",
     "<tag>text</tag> rest",
     "a / b \\ c",
+    "".join(map(chr, range(32, 127))),
+    "a\rb\x0bc\x0cd \u200b\u200d\u2028 \ufeff\u00a0e\u0301 \u05d0 \u0661 ??",
+    "long " * 1000 + "end",
 )
 THOUGHTS = ("<think>\nwhy\n</think>\n\nso", "<think>why</think>so", "before <think>x</think> behind")
 
@@ -65,9 +68,11 @@ def classify(transform: Callable[[str], str], probes: Sequence[str]) -> str:
     return RENDERED
 
 
-def keeps_empty(transform: Callable[[str], str]) -> bool:
-    """Whether an empty content is written as any other: nothing, between the same gaps."""
+def keeps_blank(transform: Callable[[str], str], name: str) -> bool:
+    """Whether blank contents are written as any other, between the same gaps; ``name`` is the transform's."""
+    known = KNOWN.get(name)
+    blanks = ("", " ", "\n", "\u00a0") if known else ("",)
     try:
-        return transform("") == ""
+        return all(transform(text) == (known(text) if known else "") for text in blanks)
     except (Displaced, RenderError):
         return False

@@ -27,6 +27,7 @@ _WORDS = (
 )
 _ENDS = ("", ".", "}", "!", "\n", " ", "\n\n", "?\n", ")", "\t", "'s")
 _STARTS = ("", "", "", " ", "\n", "\n\n", "  ", "\t", "-", "{", "# ", "'")
+_LONG = 30
 _JOINS = (" ", " ", " ", "\n", "\n\n", "  ", ", ", "\n- ")
 _THOUGHTS = ("<think>\n{}\n</think>\n\n{}", "<think>{}</think>{}", "<think>\n\n</think>\n\n{1}")
 
@@ -71,6 +72,10 @@ def random_conversations(
     fixed = {(gap.previous, gap.next) for gap in template.gaps if not gap.appendable}
     made = []
     for kinds in chains:
+        if len(kinds) > _LONG:  # looked at near its end only: many turns, and the same contents again and again
+            same = ("the same", "4") * (len(kinds) // 2) + ("4",)
+            made.append(Conversation(tuple(kinds), same, len(kinds) - 2, frozenset()))
+            continue
         contents = tuple(random_content(rng, not nonempty[k], thoughts and k == Kind.ASSISTANT) for k in kinds)
         answers = [i for i, k in enumerate(kinds) if k == Kind.ASSISTANT]
         prompt = rng.choice([*answers, *(i + 1 for i in answers), len(kinds)]) or len(kinds)

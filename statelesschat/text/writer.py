@@ -28,9 +28,9 @@ class Writer:
         template = self.template
         name = template.transforms[kind]
         result = KNOWN[name](content) if name != RENDERED else self._ask(kind, content)
-        if template.nonempty[kind] and not result:
+        if template.nonempty[kind] and not result.strip():
             raise ValueError(
-                f"the {template.roles[kind]} content is empty, and this template then changes the text around it; "
+                f"the {template.roles[kind]} content is blank, and this template then changes the text around it; "
                 "give it some text or leave the message out"
             )
         return result
@@ -71,7 +71,8 @@ class Writer:
             parts.append(Segment(before.trail, before.trail_ids))
         parts.append(Segment(before.core, before.core_ids))
         start = len(before.lead)
-        text = before.lead + content + after.trail
+        trail = "" if kind in ANSWERS else after.trail  # an answer's closing is written with the next message
+        text = before.lead + content + trail
         members = [Member(0, start, start + len(content))]
         first = previous == Kind.START and not before.core
         parts.append(Segment(text, answer=kind in ANSWERS, first=first, members=members))

@@ -100,3 +100,16 @@ FOOTER_LAST = (
     + _END
     + ("{%- if add_generation_prompt %}{{- '\\n<|im_start|>assistant\\n' }}{%- endif %}")
 )
+JOINS_USERS = (
+    _EACH
+    + "{%- if m.role == 'user' %}"
+    + "{%- if loop.first or loop.previtem.role != 'user' %}{{- '<|im_start|>user\\n' }}{%- else %}{{- '\\n' }}{%- endif %}"
+    + "{{- m.content }}"
+    + "{%- if loop.last or loop.nextitem.role != 'user' %}{{- '<|im_end|>\\n' }}{%- endif %}"
+    + "{%- else %}"
+    + _BLOCK
+    + "{%- endif %}"
+    + _END
+    + _GEN
+)
+CLOSES = _EACH + "{{- '<|im_start|>' + m.role + '\\n' + m.content + '\\nEND\\n<|im_end|>\\n' }}" + _END + _GEN

@@ -205,7 +205,7 @@ def test_logprobs_stand_at_their_tokens(logging_codec: sc.Codec) -> None:
         ({"max_messages": 1}, "no room for an answer"),
         ({"overflow_reward": float("nan")}, "overflow_reward"),
         ({"system_prompt": "x" * 200}, "system_prompt: .*more than max_prompt_len=128"),
-        ({"system_prompt": 3}, "system_prompt is a int"),
+        ({"system_prompt": 3}, "system_prompt: content is a int"),
     ],
 )
 def test_config_that_cannot_be_says_what_to_change(tokenizer, changes: dict, words: str) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import normalizers
 
 import statelesschat as sc
 from statelesschat.text.render import Renderer, RenderError
 from statelesschat.text.writer import Writer
 from tests import vocab
 from tests.text import templates as t
-from tests.text.drive import Talk, drive
+from tests.text.drive import Talk, drive, row
 
 USER, ASSISTANT, TOOL, SYSTEM = sc.Role.USER, sc.Role.ASSISTANT, sc.Role.TOOL, sc.Role.SYSTEM
 GENERATE, START = sc.Kind.GENERATE, sc.Kind.START
@@ -214,7 +215,7 @@ def test_generation_prompt_that_lacks_its_header_after_a_tool_is_seen(tokenizer)
 def test_empty_content_that_changes_the_text_around_it_is_refused(tokenizer) -> None:
     config = sc.make_config(tokenizer, chat_template=t.EMPTY_SKIPPED, **LIMITS)
     codec = sc.Codec(tokenizer, config)
-    with pytest.raises(ValueError, match=r"row 0: .*empty"):
+    with pytest.raises(ValueError, match=r"row 0: .*blank"):
         codec.encode([""])
 
 
@@ -279,3 +280,98 @@ def _with_bos():
     tokenizer = sc.load_tokenizer(None)
     tokenizer.bos_token = "<|endoftext|>"
     return tokenizer
+
+
+def test_text_between_messages_without_a_control_token_is_cut_where_the_tokenizer_cuts() -> None:
+    """Tool results merged into one block by plain text: appended one by one, and the ids are still the tokenizer's."""
+    source = vocab.QWEN25.replace("tool_response>", "tool_result>")
+    tokenizer = vocab.qwen25(source)
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, **LIMITS))
+    gap = codec.config.template.gap(TOOL, TOOL)
+    assert not gap.core and gap.appendable
+    for one, two in [("x", "  the"), ("\n\nx", "\n"), ("", ""), ("4 ", "'s"), ("}", "\r\nx"), (" ", "\t")]:
+        talk = Talk((USER, ASSISTANT, TOOL, TOOL), ("q", "a", one, two), 1, (False,) * 4, (1,) * 4)
+        *_, last = drive(codec, talk)
+        assert last.ids == tokenizer.apply_chat_template(
+            talk.messages(4), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+
+
+def test_messages_that_merge_are_encoded_together_or_refused() -> None:
+    """Where nothing keeps two contents' ids apart the two go into a prompt, and are refused one by one."""
+    tokenizer = vocab.qwen25(t.JOINS_USERS)
+    config = sc.make_config(tokenizer, **LIMITS)
+    codec = sc.Codec(tokenizer, config)
+    assert "(in prompts only)" in config.template.report
+    history = [{"role": "user", "content": "a\n"}, {"role": "user", "content": "\nb"}]
+    data = codec.encode([history])
+    whole = tokenizer.apply_chat_template(history, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert data.tokens[0][: data.length[0]].tolist() == whole
+    with pytest.raises(ValueError, match=r"row 0: between a user message and a user message .*merge"):
+        codec.encode_messages("user", ["a"], next="user")
+
+
+def test_answer_that_the_host_appends_is_closed_once(tokenizer) -> None:
+    """An assistant message that nobody sampled, under a template with text before the stop token."""
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, chat_template=t.CLOSES, **LIMITS))
+    state = sc.init(codec.config)
+    chain = [
+        ("user", "q", "start", "assistant"),
+        ("assistant", "a", "user", "user"),
+        ("user", "z", "assistant", "generate"),
+    ]
+    for role, content, previous, following in chain:
+        message = codec.encode_messages(role, [content], previous=previous, next=following)
+        state = sc.append(state, row(message))
+    messages = [{"role": role, "content": content} for role, content, _, _ in chain]
+    assert codec.decode_text(state)[0] == tokenizer.apply_chat_template(
+        messages, chat_template=t.CLOSES, add_generation_prompt=True, tokenize=False
+    )
+    assert codec.decode_history(state)[0] == messages
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        t.EMPTY_SKIPPED.replace("m.content %}", "m.content|trim %}", 1),
+        t.TRIMS.replace("| trim", "[:100]"),
+        t.TRIMS.replace("| trim", "| replace('`', '')"),
+        t.TRIMS.replace("in messages", "in messages[-10:]"),
+    ],
+)
+def test_template_that_treats_rare_contents_otherwise_is_seen_through(tokenizer, source: str) -> None:
+    """Blank, long and odd contents and long conversations: refused, rendered by the host, or an error with the row."""
+    contents = [" ", "x" * 150, "a`b"]
+    try:
+        codec = sc.Codec(tokenizer, sc.make_config(tokenizer, chat_template=source, **LIMITS))
+    except sc.TemplateError:
+        return
+    for content in contents:
+        history = [{"role": "user", "content": content}]
+        try:
+            data = codec.encode([history])
+        except ValueError as error:
+            assert "row 0" in str(error)
+            continue
+        assert tokenizer.decode(data.tokens[0][: data.length[0]]) == tokenizer.apply_chat_template(
+            history, chat_template=source, add_generation_prompt=True, tokenize=False
+        )
+
+
+def test_words_added_to_the_vocabulary_are_text() -> None:
+    """A domain's words are added tokens without being control tokens, so contents use them."""
+    tokenizer = sc.load_tokenizer(None)
+    tokenizer.add_tokens(["protein"])
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, **LIMITS))
+    data = codec.encode(["a protein"])
+    history = [{"role": "user", "content": "a protein"}]
+    whole = tokenizer.apply_chat_template(history, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert data.tokens[0][: data.length[0]].tolist() == whole
+
+
+def test_codec_knows_its_tokenizer_by_what_it_encodes(tokenizer) -> None:
+    config = sc.make_config(tokenizer, **LIMITS)
+    other = copy.deepcopy(tokenizer)
+    other.backend_tokenizer.normalizer = normalizers.Lowercase()
+    with pytest.raises(ValueError, match="same tokenizer"):
+        sc.Codec(other, config)
