@@ -192,9 +192,8 @@ def append(state: ChatState, message: Message) -> ChatState:
     """Write a message whole, its generation prompt included; ``message.header`` says whether an answer opens.
 
     Refused whole, with a status and ``truncated``: a message that does not fit (OVERFLOW), one more than
-    ``max_messages`` with the answer it opens (TOO_MANY_MESSAGES), one made for another neighbour or for a
-    conversation whose answer is still open (ILLEGAL_ROLE_ORDER), and a header that cannot be (FORMAT_ERROR). A row
-    that is done stays as it is, with reward 0.
+    ``max_messages`` with the answer it opens (TOO_MANY_MESSAGES), and one made for another neighbour or for a
+    conversation whose answer is still open (ILLEGAL_ROLE_ORDER). A row that is done stays as it is, with reward 0.
     """
     config, old = state.config, state.counts
     check_block("message", message.tokens, config.max_message_len, "max_message_len")
@@ -207,14 +206,10 @@ def append(state: ChatState, message: Message) -> ChatState:
     size = jnp.maximum(message.length - shift, 0)
     expected = old[Count.NEXT]
     legal = (header[Header.PREVIOUS] == old[Count.KIND]) & ((expected == NONE) | (expected == header[Header.KIND]))
-    legal = legal & (expected != GENERATE)
-    spans = (shift <= header[Header.PIECE_START]) & (header[Header.PIECE_START] <= header[Header.PIECE_END])
-    spans = spans & (header[Header.PIECE_END] <= message.length) & (message.length <= message.tokens.shape[0])
-    kinds = (header[Header.KIND] >= 0) & (header[Header.KIND] <= int(Kind.CALL))
-    sound = spans & kinds & (header[Header.NEXT] >= NONE) & (header[Header.NEXT] <= GENERATE)
+    legal = legal & (expected != GENERATE) & (message.length <= message.tokens.shape[0])
     listable = old[Count.MESSAGES] + 1 + opens.astype(jnp.int32) <= config.max_messages
     fits = size <= config.capacity - old[Count.LENGTH]
-    acts = live & legal & sound & listable & fits
+    acts = live & legal & listable & fits
 
     length = old[Count.LENGTH]
     end = length + jnp.where(acts, size, 0)
@@ -242,7 +237,6 @@ def append(state: ChatState, message: Message) -> ChatState:
         STATUS=first_status(
             old[Count.STATUS],
             (live & ~legal, Status.ILLEGAL_ROLE_ORDER),
-            (live & ~sound, Status.FORMAT_ERROR),
             (live & ~fits, Status.OVERFLOW),
             (live & ~listable, Status.TOO_MANY_MESSAGES),
         ),
@@ -259,7 +253,7 @@ def append(state: ChatState, message: Message) -> ChatState:
             table=write_row(state.table, row, old[Count.MESSAGES]),
             counts=counts,
         ),
-        live & legal & sound & ~fits,
+        live & legal & ~fits,
         old[Count.TURN] - 1,
     )
 
