@@ -32,8 +32,10 @@ from statelesschat.core.views import remaining as remaining
 from statelesschat.core.views import role_ids as role_ids
 from statelesschat.core.views import sampled_logprobs as sampled_logprobs
 from statelesschat.core.views import turn_ids as turn_ids
+from statelesschat.text.calls import Reading as Reading
 from statelesschat.text.codec import Codec as Codec
 from statelesschat.text.configure import make_config as make_config
+from statelesschat.text.fields import ToolCall as ToolCall
 from statelesschat.text.report import TemplateError as TemplateError
 from statelesschat.text.template import compile_template as compile_template
 from statelesschat.text.template import raw_template as raw_template

@@ -51,6 +51,7 @@ def rewind(state: ChatState, num_messages: Int[Array, ""] | int) -> ChatState:
         OPENED=jnp.where(listed, last[Column.START], length),
         SAMPLED=jnp.where(partly, last[Column.SAMPLED], -1),
         DELTA=jnp.max(ends),
+        STOP=jnp.where(stopped, last_id, -1),
     )
     turns = jnp.arange(config.max_turns) <= jnp.where(is_open, turn, turn - 1)
     return dataclasses.replace(

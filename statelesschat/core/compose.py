@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Int
 
-from statelesschat.core.config import ChatConfig, Gap
+from statelesschat.core.config import ANSWERS, ChatConfig, Gap
 from statelesschat.core.types import ChatData, Column, Finish, Kind, Message, Role
 
 
@@ -31,9 +31,9 @@ def glue(
     wider than ``max_message_len``.
     """
     before, after = _gaps(config, role, previous, next)
-    closing = before.trail_ids if previous in (Kind.ASSISTANT, Kind.CALL) else ()
+    closing = before.trail_ids if previous in ANSWERS else ()
     head = closing + before.core_ids + before.lead_ids
-    closes = role in (Kind.ASSISTANT, Kind.CALL) and next != Kind.GENERATE  # by the block of the message after it
+    closes = role in ANSWERS and next != Kind.GENERATE  # by the block of the message after it
     trail_ids, trail = ((), "") if closes else (after.trail_ids, after.trail)
     tail = trail_ids + (after.core_ids + after.lead_ids if next == Kind.GENERATE else ())
     width = len(head) + content_tokens.shape[0] + len(tail)
@@ -80,7 +80,7 @@ def compose(config: ChatConfig, messages: Sequence[tuple[int, Int[Array, "C"], I
         head = before.core_ids[int(opened) :] + before.lead_ids
         tail = after.trail_ids
         if answer and config.template.stop_id >= 0:
-            tail = tail + (config.template.stop_id,)
+            tail = tail + after.core_ids[:1]
         if next == Kind.GENERATE:
             tail = tail + after.core_ids[int(answer and config.template.stop_id >= 0) :] + after.lead_ids
         length = jnp.clip(length, 0, tokens.shape[0])

@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Any
 
+ASSISTANT, CALL = 2, 4  # of types.Kind, which imports this module
+ANSWERS = (ASSISTANT, CALL)
+
 
 class Static:
     """Mixin of frozen dataclasses that serve as jit constants: the hash is computed once and never pickled."""
@@ -84,6 +87,11 @@ class ChatTemplate(Static):
     clock: str  # the moment at which the template's dates stand still, ISO 8601
     piece_encoding: str  # how pieces between control tokens are encoded: a name of `text.pieces.ENCODINGS`
     trusted_control_tokens: bool
+    tools: tuple[str, ...] = ()  # specs the template writes, as JSON
+    calls: tuple[Any, ...] = ()  # how it writes tool calls, a `text.marks.Shape`; empty where it does not
+    call_format: tuple[Any, ...] = ()  # how they are read, a `text.calls.CallFormat`; empty where that is not known
+    call_stop_id: int = -1  # the id it writes after a message with tool calls
+    opened: str = ""  # what a generation prompt ends in that past answers have only in their content, as `<think>`
     fingerprint: tuple[int, ...] = ()  # ids of a fixed text, by which the tokenizer is known again
     report: str = dataclasses.field(default="", compare=False)
 
@@ -95,13 +103,29 @@ class ChatTemplate(Static):
             object.__setattr__(self, "_table", table)
         return table[int(previous), int(next)]
 
+    @property
+    def answer_stops(self) -> tuple[int, ...]:
+        """Ids with which the text between an answer and the next message begins."""
+        stops = self.__dict__.get("_stops")
+        if stops is None:
+            found = {g.core_ids[0] for g in self.gaps if g.previous in ANSWERS and g.core_ids}
+            stops = tuple(sorted(found))
+            object.__setattr__(self, "_stops", stops)
+        return stops
+
+    def closing_of(self, kind: int) -> tuple[str, tuple[int, ...], int]:
+        """What closes an answer: plain text, its ids, and the stop id; a message with calls holds its plain text."""
+        if kind == CALL:
+            return "", (), self.call_stop_id
+        return self.closing, self.closing_ids, self.stop_id
+
     def allows(self, previous: int, next: int) -> bool:
         """Whether the template can write these two kinds one after the other."""
         return any(g.previous == int(previous) and g.next == int(next) for g in self.gaps)
 
     def __getstate__(self) -> dict[str, Any]:
         """State without what is derived."""
-        return {k: v for k, v in super().__getstate__().items() if k != "_table"}
+        return {k: v for k, v in super().__getstate__().items() if k not in ("_table", "_stops")}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ def sampled_end(table: Int[Array, "M 10"]) -> Int[Array, "M"]:
 
 
 def answer_row(
-    old: Int[Array, "11"], end: Int[Array, ""], begin: Int[Array, ""], finish: Int[Array, ""]
+    old: Int[Array, "12"], end: Int[Array, ""], begin: Int[Array, ""], finish: Int[Array, ""]
 ) -> Int[Array, "10"]:
     """The table row of the answer that opened last."""
     kind, unknown = jnp.int32(int(Kind.ASSISTANT)), jnp.int32(-1)
@@ -28,12 +28,12 @@ def answer_row(
     return jnp.stack([kind, opened, opened, end, unknown, unknown, old[Count.KIND], jnp.int32(NONE), begin, finish])
 
 
-def opens_row(old: Int[Array, "11"], acts: Bool[Array, ""]) -> Int[Array, ""]:
+def opens_row(old: Int[Array, "12"], acts: Bool[Array, ""]) -> Int[Array, ""]:
     """1 where a write to the open answer adds its row to the table, else 0."""
     return (acts & ~has_flag(old[Count.FLAGS], Flag.LISTED)).astype(jnp.int32)
 
 
-def row_index(old: Int[Array, "11"], acts: Bool[Array, ""]) -> Int[Array, ""]:
+def row_index(old: Int[Array, "12"], acts: Bool[Array, ""]) -> Int[Array, ""]:
     """Where the open answer has its row, or the first free one."""
     listed = acts & has_flag(old[Count.FLAGS], Flag.LISTED)
     return old[Count.MESSAGES] - listed.astype(jnp.int32)
@@ -50,16 +50,35 @@ def overlay_front(buffer: Array, block: Array) -> Array:
 
 
 def drop_stop(
-    config: ChatConfig, tokens: Int[Array, "W"], kind: Int[Array, ""], stopped: Bool[Array, ""]
+    config: ChatConfig, tokens: Int[Array, "W"], previous: Int[Array, ""], stop: Int[Array, ""]
 ) -> tuple[Int[Array, "W"], Int[Array, ""]]:
-    """The block without the closing that a sampled stop id has made redundant, and how many ids that was."""
+    """The block without the closing that a sampled stop id has made redundant, and how many ids that was.
+
+    ``previous`` is the kind of answer the block was made to follow, ``stop`` the id it ended with, or -1. Where
+    answers end in the marker of who speaks next, a marker of somebody else makes nothing redundant.
+    """
     shifted, shift = tokens, jnp.int32(0)
+    others = config.template.answer_stops if len(config.template.answer_stops) > 1 else ()
+    elsewhere = jnp.zeros(stop.shape, bool)
+    for other in others:
+        elsewhere = elsewhere | (stop == other)
     for answer, count in config.template.shifts:
-        here = stopped & (kind == answer)
+        if count > tokens.shape[0]:
+            continue
+        here = (stop >= 0) & (previous == answer) & (~elsewhere | (stop == tokens[count - 1]))
         shorter = jnp.concatenate([tokens[count:], jnp.zeros(min(count, tokens.shape[0]), jnp.int32)])
         shifted = jnp.where(here, shorter, shifted)
         shift = jnp.where(here, count, shift)
     return shifted, shift
+
+
+def follows(previous: Int[Array, ""], kind: Int[Array, ""]) -> Bool[Array, ""]:
+    """Whether a block made for one neighbour may stand behind another: an answer may turn out to be a call."""
+    return (previous == kind) | (_is_answer(previous) & _is_answer(kind))
+
+
+def _is_answer(kind: Int[Array, ""]) -> Bool[Array, ""]:
+    return (kind == int(Kind.ASSISTANT)) | (kind == int(Kind.CALL))
 
 
 def is_stop(config: ChatConfig, token: Int[Array, ""]) -> Bool[Array, ""]:
@@ -70,7 +89,7 @@ def is_stop(config: ChatConfig, token: Int[Array, ""]) -> Bool[Array, ""]:
     return hit
 
 
-def pack_counts(**counts: Int[Array, ""] | int) -> Int[Array, "11"]:
+def pack_counts(**counts: Int[Array, ""] | int) -> Int[Array, "12"]:
     """Named counts as the vector that a state carries."""
     return jnp.stack([jnp.asarray(counts[name.name], jnp.int32) for name in Count])
 

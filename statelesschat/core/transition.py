@@ -22,7 +22,7 @@ from statelesschat.core.packing import (
     check_data,
     drop_stop,
     first_status,
-    has_flag,
+    follows,
     is_stop,
     opens_row,
     overlay_front,
@@ -62,7 +62,7 @@ def init(config: ChatConfig, example_data: ChatData | None = None) -> ChatState:
         0
     """
     counts = np.zeros(len(Count), np.int32)
-    counts[[Count.KIND, Count.NEXT, Count.SAMPLED]] = Kind.START, Kind.NONE, -1
+    counts[[Count.KIND, Count.NEXT, Count.SAMPLED, Count.STOP]] = Kind.START, Kind.NONE, -1, -1
     counts[Count.TURN_LIMIT] = config.max_turns
     info = None if example_data is None else jax.tree.map(jnp.zeros_like, example_data.info)
     return ChatState(
@@ -117,6 +117,7 @@ def restart(state: ChatState, data: ChatData, where: Bool[Array, ""] | np.bool_ 
         OPENED=length,
         SAMPLED=-1,
         DELTA=0,
+        STOP=jnp.where(answered, data.tokens[jnp.maximum(length - 1, 0)], -1),
     )
     width = data.tokens.shape[0]
     return dataclasses.replace(
@@ -148,8 +149,9 @@ def step(state: ChatState, action: Action) -> ChatState:
     overflow = kept < offered
     ended = acts & (action.finished | overflow)
     end = length + kept
-    ends_in_stop = is_stop(config, jnp.asarray(action.tokens)[jnp.maximum(kept - 1, 0)])
-    stopped = jnp.where(kept > 0, ends_in_stop, has_flag(flags, Flag.STOPPED))
+    last_id = jnp.asarray(action.tokens)[jnp.maximum(kept - 1, 0)]
+    stop = jnp.where(kept > 0, jnp.where(is_stop(config, last_id), last_id, -1), old[Count.STOP])
+    stopped = stop >= 0
     closed = ended & stopped & ~overflow
     finish = jnp.where(ended, jnp.where(closed, int(Finish.STOP), int(Finish.LENGTH)), int(Finish.OPEN))
     unsampled = old[Count.SAMPLED] < 0
@@ -171,6 +173,7 @@ def step(state: ChatState, action: Action) -> ChatState:
         OPENED=old[Count.OPENED],
         SAMPLED=jnp.where(acts & unsampled & (kept > 0), length, old[Count.SAMPLED]),
         DELTA=jnp.where(acts, end, old[Count.DELTA]),
+        STOP=jnp.where(acts, stop, old[Count.STOP]),
     )
     logprobs = state.logprobs
     if logprobs is not None and action.logprobs is not None:
@@ -201,11 +204,10 @@ def append(state: ChatState, message: Message) -> ChatState:
     live = (old[Count.FLAGS] & int(Flag.DONE)) == 0
     opens = header[Header.NEXT] == GENERATE
 
-    stopped = has_flag(old[Count.FLAGS], Flag.STOPPED)
-    tokens, shift = drop_stop(config, message.tokens, old[Count.KIND], stopped)
+    tokens, shift = drop_stop(config, message.tokens, header[Header.PREVIOUS], old[Count.STOP])
     size = jnp.maximum(message.length - shift, 0)
     expected = old[Count.NEXT]
-    legal = (header[Header.PREVIOUS] == old[Count.KIND]) & ((expected == NONE) | (expected == header[Header.KIND]))
+    legal = follows(header[Header.PREVIOUS], old[Count.KIND]) & ((expected == NONE) | (expected == header[Header.KIND]))
     legal = legal & (expected != GENERATE) & (message.length <= message.tokens.shape[0])
     listable = old[Count.MESSAGES] + 1 + opens.astype(jnp.int32) <= config.max_messages
     fits = size <= config.capacity - old[Count.LENGTH]
@@ -245,6 +247,7 @@ def append(state: ChatState, message: Message) -> ChatState:
         OPENED=jnp.where(acts, end, old[Count.OPENED]),
         SAMPLED=jnp.where(acts, -1, old[Count.SAMPLED]),
         DELTA=old[Count.DELTA],
+        STOP=jnp.where(acts, -1, old[Count.STOP]),
     )
     return _credit(
         dataclasses.replace(

@@ -103,7 +103,8 @@ class Count(enum.IntEnum):
 
     ``KIND`` is the last message's kind and ``NEXT`` what must follow it (``GENERATE``: an answer is open).
     ``OPENED`` is where the latest answer opened, ``SAMPLED`` where its sampled ids begin (-1: none yet),
-    ``DELTA`` where what was written since the last sampled id begins.
+    ``DELTA`` where what was written since the last sampled id begins, ``STOP`` the stop id that ended the last answer
+    (-1: it ended without).
     """
 
     LENGTH = 0
@@ -117,6 +118,7 @@ class Count(enum.IntEnum):
     OPENED = 8
     SAMPLED = 9
     DELTA = 10
+    STOP = 11
 
 
 class Flag(enum.IntFlag):
@@ -191,7 +193,7 @@ class ChatState:
     logprobs: Float[Array, "L"] | None  # float32, nats, unspecified where not sampled; view: `sampled_logprobs`
     table: Int[Array, "M+1 10"]  # int32, see `Column`; its spare row takes the writes of rows that do not act
     turn_rewards: Float[Array, "T"]  # float32, reward credited to each turn
-    counts: Int[Array, "11"]  # int32, see `Count`
+    counts: Int[Array, "12"]  # int32, see `Count`
     reward: Float[Array, ""]  # float32, of the last transition
     info: Any  # as it came in the `ChatData`
     config: ChatConfig  # static

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from statelesschat.core.types import Column, Count, Finish, Role
+from statelesschat.core.types import Column, Count, Finish, Kind, Role
 from statelesschat.replay.driving import Ending, Prompts, Row
 from statelesschat.replay.planning import Script
 from statelesschat.text.codec import Codec
 from statelesschat.text.draft import Draft
+from statelesschat.text.inputs import kind_name
 from statelesschat.text.reference import Reference
 from statelesschat.text.report import around_difference
 from statelesschat.text.transforms import KNOWN
@@ -145,7 +146,7 @@ class Checker:
             self._add(script, len(script.turns), what)
             return
         for index, message in enumerate(history):
-            role, text = names[script.kinds[index]], self._written(script, index)
+            role, text = kind_name(script.kinds[index], names), self._written(script, index, index in row.sampled)
             turn = sum(turn.answer <= index for turn in script.turns)
             if message["role"] != role:
                 self._add(script, turn, f"the role of message {index} of the history", message["role"], role)
@@ -165,17 +166,23 @@ class Checker:
             rest, sampled = template.rest_core + template.rest_lead, self._decoded(ids)
             if template.kind == "FROZEN_HISTORY" and not sampled.startswith(rest):
                 rest = ""  # the answer brought its own
-            answer = rest + self._written(script, index) + template.closing
+            closing, _, _ = template.closing_of(script.kinds[index])
+            rest = "" if script.kinds[index] == Kind.CALL else rest
+            answer = rest + self._written(script, index, True).removeprefix(template.opened) + closing
             self.tally.retokenised += self.reference.retokenised(before, answer, ids, stopped)
 
-    def _written(self, script: Script, index: int) -> str:
+    def _written(self, script: Script, index: int, sampled: bool) -> str:
         """A content as the template writes it; under FROZEN_HISTORY that depends on where it was written."""
         kind, content, template = script.kinds[index], script.contents[index], self.config.template
         if template.kind == "FROZEN_HISTORY" and index < script.prompt:
             return _member(self.writer.prompt(script.kinds[: script.prompt], script.contents[: script.prompt]), index)
+        if kind == Kind.CALL or not isinstance(content, str):
+            return self.writer.written(kind, content).text
         if template.kind == "FROZEN_HISTORY" and kind == Role.ASSISTANT:
             return _member(self.writer.answer(content), 0)
         name = template.transforms[kind]
+        if sampled:
+            content = template.opened + content.removeprefix(template.opened)
         return KNOWN[name](content) if name in KNOWN else self.writer.transformed(kind, content)
 
     def _same(self, ours: str, theirs: str, answer: bool) -> bool:

@@ -14,6 +14,8 @@ from statelesschat.core.types import Action, ChatData, ChatState, Column, Count,
 from statelesschat.core.views import loss_mask, prompt, role_ids, turn_ids
 from statelesschat.replay.planning import Script
 from statelesschat.text.codec import Codec
+from statelesschat.text.fields import Content, message_dict
+from statelesschat.text.inputs import kind_name
 from statelesschat.text.reference import Sampled
 
 T = TypeVar("T")
@@ -37,7 +39,7 @@ class Prompts(NamedTuple):
     ready: list[int]  # rows whose next prompt is ready, by index
     upto: list[int]  # how many messages it holds, for each of ``ready``
     tokens: np.ndarray  # int32[B, capacity], padded
-    counts: np.ndarray  # int32[B, 11], see `Count`
+    counts: np.ndarray  # int32[B, 12], see `Count`
 
 
 class Ending(NamedTuple):
@@ -45,7 +47,7 @@ class Ending(NamedTuple):
 
     rows: list[Row]
     tokens: np.ndarray  # int32[B, capacity], padded
-    counts: np.ndarray  # int32[B, 11], see `Count`
+    counts: np.ndarray  # int32[B, 12], see `Count`
     table: np.ndarray  # int32[B, max_messages, 10], see `Column`
     loss_mask: np.ndarray  # bool[B, capacity]
     role_ids: np.ndarray  # int32[B, capacity]
@@ -111,7 +113,7 @@ class Driver:
         histories = []
         for script in (row.script for row in rows):
             messages = list(zip(script.kinds, script.contents, strict=True))[int(script.configured) : script.prompt]
-            histories.append([{"role": names[kind], "content": content} for kind, content in messages])
+            histories.append([message_dict(kind_name(kind, names), content) for kind, content in messages])
         data = self._spread(self.codec.encode(histories), range(len(rows)))
         limits = np.where(np.arange(self.batch) < len(rows), data.turn_limit, 0).astype(np.int32)
         return self.jitted["reset"](self.codec.config, dataclasses.replace(data, turn_limit=limits))  # type: ignore[arg-type]
@@ -123,7 +125,7 @@ class Driver:
         fitting = self._fitting(rows, indices, self.codec.config.max_response_len, "ANSWER_TOO_WIDE", turn)
         if not fitting:
             return states, fitting
-        action = self.codec.encode_actions([rows[i].script.contents[indices[i]] for i in fitting])
+        action = self.codec.encode_actions([_as_input(rows[i].script.contents[indices[i]]) for i in fitting])
         stops = self.codec.config.template.stop_ids
         for i, tokens, length in zip(fitting, action.tokens, action.length, strict=True):
             ids = tokens[:length].tolist()
@@ -139,7 +141,7 @@ class Driver:
             return states
         messages = [(rows[i].script, indices[i]) for i in fitting]
         kinds = [script.kinds[index] for script, index in messages]
-        contents = [script.contents[index] for script, index in messages]
+        contents = [_as_input(script.contents[index]) for script, index in messages]
         befores, afters = zip(*(script.neighbours(index) for script, index in messages), strict=True)
         block = self.codec.encode_messages(
             kinds, contents, previous=[Kind(k) for k in befores], next=[Kind(k) for k in afters]
@@ -160,7 +162,7 @@ class Driver:
         masks, roles, turns = (np.asarray(view) for view in self.jitted["views"](states))
         table = np.asarray(states.table)[:, : self.codec.config.max_messages]
         tokens, counts = self._tokens(states), np.asarray(states.counts)
-        return Ending(rows, tokens, counts, table, masks, roles, turns, self.codec.decode_history(states))
+        return Ending(rows, tokens, counts, table, masks, roles, turns, self.codec.decode_history(states, calls=False))
 
     def _spread(self, block: T, places: Sequence[int]) -> T:
         """Blocks laid out over the batch; a row that has none gets the first, which it will ignore."""
@@ -172,6 +174,11 @@ class Driver:
         where = np.zeros(self.batch, bool)
         where[list(places)] = True
         return where
+
+
+def _as_input(content: Content) -> str | dict[str, Any]:
+    """A content as the codec takes it."""
+    return content if isinstance(content, str) else message_dict("", content)
 
 
 def only(

@@ -9,11 +9,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from statelesschat.core.config import ChatTemplate
 from statelesschat.core.types import Kind, Role
 from statelesschat.replay.jsonfile import InputError
 from statelesschat.replay.reading import Record
-from statelesschat.text.draft import Draft
+from statelesschat.text.draft import ANSWERS, Draft
+from statelesschat.text.fields import Content
 from statelesschat.text.writer import Writer
 
 _CHUNK = 4096  # blocks encoded in one call
@@ -34,7 +34,7 @@ class Script:
     number: int  # which conversation of the input, from 1
     line: int  # of its file, from 1
     kinds: tuple[int, ...]  # a `Role` for each message, a configured system prompt included
-    contents: tuple[str, ...]
+    contents: tuple[Content, ...]
     prompt: int  # messages in the first prompt
     turns: tuple[Turn, ...]
     configured: bool  # the first message is the configured system prompt
@@ -49,7 +49,7 @@ class Script:
     def neighbours(self, index: int) -> tuple[int, int]:
         """The kinds before and after a message; behind the last one, and before an answer, stands GENERATE."""
         after = self.kinds[index + 1] if index + 1 < len(self.kinds) else int(Kind.ASSISTANT)
-        return self.kinds[index - 1], int(Kind.GENERATE) if after == Kind.ASSISTANT else after
+        return self.kinds[index - 1], int(Kind.GENERATE) if after in ANSWERS else after
 
     def size(self, index: int) -> int:
         """Ids of the block of message ``index``, which stands behind the first prompt."""
@@ -79,7 +79,7 @@ def scripts_of(records: Sequence[Record], system: str | None) -> list[Script]:
         kinds = (int(Role.SYSTEM), *record.kinds) if configured else record.kinds
         contents = (str(system), *record.contents) if configured else record.contents
         prompt = record.prompt + configured
-        answers = [i for i in range(prompt, len(kinds)) if kinds[i] == Role.ASSISTANT]
+        answers = [i for i in range(prompt, len(kinds)) if kinds[i] in ANSWERS]
         turns = tuple(Turn(a, range(a + 1, b)) for a, b in itertools.pairwise([*answers, len(kinds)]))
         scripts.append(Script(number, record.line, kinds, contents, prompt, turns, configured))
     return scripts
@@ -103,7 +103,7 @@ def measured(scripts: Sequence[Script], writer: Writer, name: str) -> list[Scrip
         raise InputError(f"{name}:{line}: {reason}{more}")
     chunks = (drafts[i : i + _CHUNK] for i in range(0, len(drafts), _CHUNK))
     sizes = iter([len(written.ids) for chunk in chunks for written in writer.write(chunk)])
-    return [_sized(s, tuple(next(sizes) for _ in range(1 + len(s.kinds) - s.prompt)), writer.template) for s in scripts]
+    return [_sized(s, tuple(next(sizes) for _ in range(1 + len(s.kinds) - s.prompt)), writer) for s in scripts]
 
 
 def widths_of(scripts: Sequence[Script], capacity: int | None) -> Widths:
@@ -132,15 +132,21 @@ def _drafts(script: Script, writer: Writer) -> Iterator[Draft]:
     yield writer.prompt(script.kinds[: script.prompt], script.contents[: script.prompt])
     for index in range(script.prompt, len(script.kinds)):
         kind, content = script.kinds[index], script.contents[index]
-        if kind == Role.ASSISTANT:
-            yield writer.answer(content)
+        if kind in ANSWERS:
+            yield writer.answer(content, calls=writer.calls_tools(content))
         else:
-            yield writer.message(kind, content, *script.neighbours(index))
+            before, after = script.neighbours(index)
+            yield writer.message(kind, content, writer.behind(before, kind), after)
 
 
-def _sized(script: Script, sizes: tuple[int, ...], template: ChatTemplate) -> Script:
-    shift = dict(template.shifts).get(int(Kind.ASSISTANT), 0) if template.stop_ids else 0
-    shifts = [shift if index in {t.answer + 1 for t in script.turns} else 0 for index in range(len(script.kinds))]
+def _sized(script: Script, sizes: tuple[int, ...], writer: Writer) -> Script:
+    known = dict(writer.template.shifts) if writer.template.stop_ids else {}
+    shifts = [0] * len(script.kinds)
+    for turn in script.turns:
+        if turn.replies:
+            shifts[turn.answer + 1] = known.get(
+                writer.behind(script.kinds[turn.answer], script.kinds[turn.answer + 1]), 0
+            )
     written = [size - less for size, less in zip(sizes, [0, *shifts[script.prompt :]], strict=True)]
     return dataclasses.replace(script, sizes=sizes, ends=tuple(itertools.accumulate(written)))
 

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from statelesschat.core.types import Role
 from statelesschat.replay.jsonfile import InputError, Located, is_history, name_of, parse, read_text
-from statelesschat.text.inputs import message_of, text_of
+from statelesschat.text.draft import ANSWERS
+from statelesschat.text.fields import Content
+from statelesschat.text.inputs import linked, message_of, text_of
 from statelesschat.text.render import DEFAULT_ROLES
 
 KEYS = ("messages", "turns", "prompt", "question")
@@ -19,15 +21,15 @@ class Record(NamedTuple):
 
     line: int  # where it begins in its file, from 1
     id: str | None  # its ``id`` or ``question_id``
-    kinds: tuple[int, ...]  # a `Role` for each message
-    contents: tuple[str, ...]
+    kinds: tuple[int, ...]  # a `Role` for each message, or CALL
+    contents: tuple[Content, ...]
     waiting: tuple[str, ...] = ()  # further user messages, each behind an answer that is yet to come
 
     @property
     def prompt(self) -> int:
         """How many messages stand before the first answer: an assistant message that follows another's."""
-        others = [i for i, kind in enumerate(self.kinds) if kind != Role.ASSISTANT]
-        answers = [i for i, kind in enumerate(self.kinds) if kind == Role.ASSISTANT and i > others[0]]
+        others = [i for i, kind in enumerate(self.kinds) if kind not in ANSWERS]
+        answers = [i for i, kind in enumerate(self.kinds) if kind in ANSWERS and i > others[0]]
         return answers[0] if answers else len(self.kinds)
 
 
@@ -144,11 +146,12 @@ def _record(item: Located) -> Record:
 
 def _history(line: int, key: str | None, messages: Sequence[Any]) -> Record:
     kinds, contents = zip(*(message_of(m, i, DEFAULT_ROLES) for i, m in enumerate(messages)), strict=True)
-    if all(kind == Role.ASSISTANT for kind in kinds):
+    contents = linked(kinds, contents)
+    if all(kind in ANSWERS for kind in kinds):
         raise ValueError("all its messages are the assistant's; begin with what it answers")
     record = Record(line, key, kinds, contents)
     for index in range(record.prompt + 1, len(kinds)):
-        if kinds[index - 1] == kinds[index] == Role.ASSISTANT:
+        if kinds[index - 1] in ANSWERS and kinds[index] in ANSWERS:
             raise ValueError(f"message {index} is an answer right behind another; join the two")
     return record
 

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from statelesschat.core.config import ChatTemplate
-from statelesschat.core.types import Kind
+from statelesschat.text.draft import ANSWERS
+from statelesschat.text.marks import Displaced
 from statelesschat.text.pieces import ENCODINGS, PieceCodec
-from statelesschat.text.probe import ASSISTANT, LEADS, START, SYSTEM, TOOL, USER, Displaced, pair_name
+from statelesschat.text.probe import ASSISTANT, CALL, LEADS, START, SYSTEM, TOOL, USER, pair_name
 from statelesschat.text.render import Renderer, RenderError
 from statelesschat.text.report import TemplateError, Witness
 from statelesschat.text.table import Refuted, Table
-from statelesschat.text.transforms import KNOWN, PROBES, THOUGHTS, UNKNOWN, classify, contextual, keeps_blank
+from statelesschat.text.transforms import KNOWN, PROBES, RENDERED, THOUGHTS, UNKNOWN, classify, contextual, keeps_blank
 from statelesschat.text.verify import random_content
 
 SEED = 20_000
@@ -36,9 +37,9 @@ class Builder:
         ending = gaps[int(ASSISTANT), int(USER)]
         if not ending.core_ids:
             raise TemplateError("HOST_ONLY", _no_marker(ending.text), None)
-        stop = ending.core_ids[0]
         for pair, gap in list(gaps.items()):
-            if pair[0] == ASSISTANT and (gap.trail, gap.core_ids[:1]) != (ending.trail, (stop,)):
+            trail = ending.trail if pair[0] == ASSISTANT else ""
+            if pair[0] in ANSWERS and (gap.trail != trail or not gap.core_ids):
                 table.notes.append(f"{pair_name(pair)}: refused, for it closes the answer with {gap.text!r}")
                 del gaps[pair], table.pairs[pair]
         encoding = piece_encoding(self.tokenizer, ending.core_ids)
@@ -46,6 +47,10 @@ class Builder:
             self.pieces = PieceCodec(self.tokenizer, encoding, self.trusted)
             gaps = {pair: self.pieces.gap(*pair, gap.text, pair[0] == START) for pair, gap in gaps.items()}
             ending = gaps[int(ASSISTANT), int(USER)]
+        stop = ending.core_ids[0]
+        shape = self.render.shape
+        called = gaps.get((int(CALL), int(TOOL)))
+        stops = {gap.core_ids[0] for pair, gap in gaps.items() if pair[0] in ANSWERS}
         cut = self.pieces.cut(table.rest)
         head = self.pieces.encode([cut.trail])[0] if cut.core else []
         transforms, nonempty = self._transforms(table)
@@ -56,14 +61,18 @@ class Builder:
             roles=self.render.roles,
             transforms=transforms,
             nonempty=nonempty,
-            stop_ids=tuple(sorted({stop} if eos is None else {stop, int(eos)})),
+            stop_ids=tuple(sorted(stops if eos is None else {*stops, int(eos)})),
             stop_id=stop,
             closing=ending.trail,
             closing_ids=ending.trail_ids,
             rest_core=cut.trail + cut.core if cut.core else "",
             rest_core_ids=(*head, *cut.core_ids),
             rest_lead=cut.lead if cut.core else table.rest,
-            shifts=tuple((int(kind), len(ending.trail_ids) + 1) for kind in (Kind.ASSISTANT, Kind.CALL)),
+            opened=table.opened,
+            tools=self.render.tools,
+            calls=tuple(shape) if shape is not None and called is not None else (),
+            call_stop_id=called.core_ids[0] if called is not None else -1,
+            shifts=((int(ASSISTANT), len(ending.trail_ids) + 1), (int(CALL), 1)),
             pad_id=pad_id(self.tokenizer),
             vocab_size=len(self.tokenizer),
             source=self.render.source,
@@ -80,6 +89,12 @@ class Builder:
         for role in (SYSTEM, USER, ASSISTANT, TOOL):
             lead = LEADS[role]
             final = role == ASSISTANT and table.late
+            if role == TOOL and (int(CALL), int(TOOL)) in table.pairs:
+                lead = (USER, CALL, TOOL)
+                if self.render.shape is not None and self.render.shape.refers:
+                    names.append(RENDERED)
+                    nonempty.append(False)
+                    continue
             kinds = lead if final or role in (USER, TOOL) else (*lead, USER)
             try:
                 transform = contextual(self.render, kinds, len(lead) - 1, not final)
@@ -91,19 +106,22 @@ class Builder:
             if role == ASSISTANT and table.late:
                 name = name if name in KNOWN else "identity"
             elif role == ASSISTANT:
-                self._check_answers(kinds, name, transform)
+                self._check_answers(kinds, name, transform, table.opened)
             names.append(name)
             nonempty.append(not keeps_blank(transform, name))
         return tuple(names), tuple(nonempty)
 
-    def _check_answers(self, kinds: Sequence[int], name: str, transform: Callable[[str], str]) -> None:
-        """An answer may lose white space at its ends, nothing else: what was sampled must stand in later prompts."""
-        for text in (*PROBES, *THOUGHTS):
+    def _check_answers(self, kinds: Sequence[int], name: str, transform: Callable[[str], str], opened: str) -> None:
+        """An answer may lose white space at its ends, nothing else: what was sampled must stand in later prompts.
+
+        What the generation prompt has opened stands in them too, as the beginning of the answer's content.
+        """
+        for text in (opened + text for text in (*PROBES, *THOUGHTS)):
             try:
                 written = transform(text)
             except (Displaced, RenderError) as error:
                 written = f"({error})"
-            if name not in KNOWN or KNOWN[name](text) != written:
+            if name not in KNOWN or KNOWN[name](text) != written or not written.startswith(opened):
                 messages = self.render.messages(kinds, [text if k == ASSISTANT else "…" for k in kinds])
                 raise Refuted(Witness("the template rewrites an answer once it is past", messages, text, written))
 

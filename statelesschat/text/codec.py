@@ -9,13 +9,16 @@ import numpy as np
 from statelesschat.core.config import ChatConfig
 from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Header, Kind, Message, Role
 from statelesschat.text.build import fingerprint
+from statelesschat.text.calls import CallFormat, Reading, read_calls
 from statelesschat.text.decoding import decode_blocks, decode_histories, decode_texts
 from statelesschat.text.inputs import (
     Conversation,
+    answer_of,
     conversation_of,
     ids_of,
     logprobs_of,
     per_row,
+    result_of,
     rows_of,
     text_of,
 )
@@ -128,7 +131,8 @@ class Codec:
         All ids of a text count as sampled, as an engine that stopped there would have sampled them.
 
         Args:
-            answers: B answers, each a string or a list of ids.
+            answers: B answers, each a string, a list of ids, or a message dict with ``tool_calls``, which is written as
+                the template writes it. A text that calls tools in the template's own way ends as such messages do.
             logprobs: for each row log p of each id, in nats; needed where the config stores them.
             stop: False leaves a text without its stop id, as if cut by a length limit.
             finished: False: the answer goes on in the next action, so nothing closes its text, whatever `stop` says.
@@ -148,11 +152,11 @@ class Codec:
             raise TypeError(f"finished={finished!r}; give True or False, one for all rows or one for each")
         drafts: list[Draft | None] = []
         for row, (answer, ends) in enumerate(zip(rows, done, strict=True)):
-            if not isinstance(answer, str):
+            if not isinstance(answer, str | Mapping):
                 drafts.append(None)
                 continue
-            text = _in_row(row, lambda answer=answer: text_of(answer))
-            drafts.append(self.writer.answer(text, begin=begin, finished=ends, stop=stop))
+            draft = functools.partial(self._answer, answer, begin=begin, finished=bool(ends), stop=stop)
+            drafts.append(_in_row(row, draft))
         written = iter(self.writer.write([d for d in drafts if d is not None]))
         vocabulary = self.config.template.vocab_size
         sequences = []
@@ -179,24 +183,27 @@ class Codec:
 
         Args:
             role: a `Role` or its name.
-            contents: B strings (or one).
-            previous: the role before, or ``"start"``.
+            contents: B strings (or one). A tool result may be a dict with ``content``, ``name`` and ``tool_call_id``,
+                which it has to be where the template writes those.
+            previous: the role before, or ``"start"``. A tool result stands behind a message with tool calls wherever
+                the template writes those.
             next: the role after, or ``"generate"``: an answer is asked for.
             width: W, by default ``max_message_len``.
 
         Returns:
             Message with tokens int32[B, W], length int32[B], header int32[B, 7].
         """
-        rows = [contents] if isinstance(contents, str) else list(contents)
+        rows = [contents] if isinstance(contents, str | Mapping) else list(contents)
         if not rows:
             raise ValueError("the batch is empty; give at least one content")
         names = self.config.template.roles
         roles = [role_of(r, names) for r in per_row(role, len(rows), "role")]
         befores = [neighbour_of(k, names) for k in per_row(previous, len(rows), "previous")]
+        befores = [Kind(self.writer.behind(kind, role)) for kind, role in zip(befores, roles, strict=True)]
         afters = [neighbour_of(k, names) for k in per_row(next, len(rows), "next")]
         drafts = _each(
             list(zip(roles, rows, befores, afters, strict=True)),
-            lambda r: self.writer.message(int(r[0]), text_of(r[1]), int(r[2]), int(r[3])),
+            lambda r: self.writer.message(int(r[0]), result_of(r[1], r[0] == Role.TOOL), int(r[2]), int(r[3])),
         )
         written = self.writer.write(drafts)
         headers: Any = np.zeros((len(rows), len(Header)), np.int32)
@@ -210,17 +217,45 @@ class Codec:
         """The conversations as text, control tokens written out; one string for each row."""
         return decode_texts(self.writer, states)
 
-    def decode_history(self, states: ChatState) -> list[list[dict[str, str]]]:
+    def decode_history(self, states: ChatState, *, calls: bool = True) -> list[list[dict[str, Any]]]:
         """The conversations as message dicts, contents as they went in, up to normaliser and template transform.
 
-        An answer that was sampled has a ``finish_reason``: ``"stop"``, ``"length"`` or ``"open"``. A prompt given as
-        ids is one message with the role ``"prompt"``.
+        An answer whose tool calls can be read has them under ``tool_calls``, and under ``content`` what is said beside
+        them; the ids stay what was sampled. ``calls=False`` leaves its text as it is. An answer that was sampled has a
+        ``finish_reason``: ``"stop"``, ``"length"`` or ``"open"``. A prompt given as ids is one message with the role
+        ``"prompt"``.
         """
-        return decode_histories(self.writer, states)
+        return decode_histories(self.writer, states, calls)
 
     def decode_messages(self, messages: Message) -> list[dict[str, str]]:
         """Messages as dicts, the inverse of `encode_messages`."""
         return decode_blocks(self.writer, messages)
+
+    def read_calls(self, answers: Sequence[str]) -> list[Reading]:
+        """The tool calls in answers' texts, read in the way the template itself writes them.
+
+        Returns one `Reading` for each answer: ``content`` (what is said beside the calls), ``calls`` (each with
+        ``name``, ``arguments`` as JSON of an object, and ``id`` if the answer gives one), and ``error``, which says
+        what is wrong with a call that cannot be read, or None. Arguments that are written as text are strings where
+        the tool's spec says so, and read as JSON otherwise.
+
+        Raises:
+            ValueError: the template writes no tool calls, or in no format that is known; ``template.report`` says so.
+        """
+        if not self.config.template.call_format:
+            raise ValueError("this template's tool calls cannot be read; print(config.template.report) says why")
+        form = CallFormat(*self.config.template.call_format)
+        return [read_calls(form, answer, self.writer.types) for answer in answers]
+
+    def _answer(self, answer: str | Mapping[str, Any], *, begin: bool, finished: bool, stop: bool) -> Draft:
+        if isinstance(answer, Mapping):
+            if not (begin and finished):
+                raise ValueError("an answer with tool_calls is written whole; give its pieces as ids or text")
+            content = answer_of(answer)
+            return self.writer.answer(content, stop=stop)
+        text = text_of(answer)
+        calls = finished and stop and self.writer.calls_tools(text)
+        return self.writer.answer(text, begin=begin, finished=finished, stop=stop, calls=calls)
 
     def _prompt(self, conversation: Conversation) -> Draft | None:
         if conversation.ids is not None:

@@ -1,13 +1,15 @@
 """States and messages back to text and histories."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from statelesschat.core.types import ChatState, Column, Finish, Header, Kind, Message
+from statelesschat.text.calls import CallFormat, read_calls
 from statelesschat.text.inputs import kind_name
-from statelesschat.text.writer import Writer
+from statelesschat.text.writer import ANSWERS, Writer
 
 
 def decode_texts(writer: Writer, states: ChatState) -> list[str]:
@@ -17,24 +19,39 @@ def decode_texts(writer: Writer, states: ChatState) -> list[str]:
     return writer.pieces.decode(sequences, first=True)
 
 
-def decode_histories(writer: Writer, states: ChatState) -> list[list[dict[str, str]]]:
+def decode_histories(writer: Writer, states: ChatState, calls: bool) -> list[list[dict[str, Any]]]:
     """Each conversation as message dicts, read from its ids and its message table."""
     tokens, tables = _batched(states.tokens, 1), _batched(states.table, 2)
     counts = np.atleast_1d(np.asarray(states.num_messages))
     spots = [(row, table[i]) for row, (table, n) in enumerate(zip(tables, counts, strict=True)) for i in range(n)]
     pieces = [tokens[row, line[Column.PIECE_START] : line[Column.PIECE_END]].tolist() for row, line in spots]
     texts = _decode(writer, pieces, [line[Column.PIECE_START] == 0 for _, line in spots])
-    histories: list[list[dict[str, str]]] = [[] for _ in counts]
+    histories: list[list[dict[str, Any]]] = [[] for _ in counts]
     for (row, line), text in zip(spots, texts, strict=True):
-        message = {"role": kind_name(int(line[Column.KIND]), writer.template.roles)}
+        message: dict[str, Any] = {"role": kind_name(int(line[Column.KIND]), writer.template.roles)}
         finish = Finish(int(line[Column.FINISH]))
         if line[Column.LEAD] < 0:
             message["content"] = _answer_content(writer, text, finish)
             message["finish_reason"] = finish.name.lower()
         else:
             message["content"] = text[line[Column.LEAD] : len(text) - line[Column.TRAIL]]
+        if calls and writer.template.call_format and int(line[Column.KIND]) in ANSWERS:
+            _show_calls(writer, message)
         histories[row].append(message)
     return histories
+
+
+def _show_calls(writer: Writer, message: dict[str, Any]) -> None:
+    """Tell an answer's calls from what it says, if they can be read; else its text stays as it is."""
+    read = read_calls(CallFormat(*writer.template.call_format), message["content"], writer.types)
+    if not read.calls or read.error is not None:
+        return
+    message["content"] = read.content
+    message["tool_calls"] = [
+        {"type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
+        | ({} if call.id is None else {"id": call.id})
+        for call in read.calls
+    ]
 
 
 def decode_blocks(writer: Writer, messages: Message) -> list[dict[str, str]]:
@@ -63,7 +80,7 @@ def _decode(writer: Writer, pieces: Sequence[list[int]], first: Sequence[bool]) 
 def _answer_content(writer: Writer, text: str, finish: Finish) -> str:
     """An answer's text without what the template writes around answers, where the policy wrote it too."""
     template = writer.template
-    text = text.removeprefix(template.rest_core + template.rest_lead)
+    text = template.opened + text.removeprefix(template.rest_core + template.rest_lead)
     return text.removesuffix(template.closing) if finish is Finish.STOP else text
 
 

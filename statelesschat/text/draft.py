@@ -26,6 +26,7 @@ class Segment:
     ids: Sequence[int] | None = None
     answer: bool = False
     first: bool = False
+    plain: tuple[tuple[int, int], ...] | None = None  # the template's control tokens stand in it, not in these
     closes: bool = False  # the stop id of the answer before it, whose block ends here
     members: list[Member] = dataclasses.field(default_factory=list)
 
@@ -56,7 +57,9 @@ def encode_drafts(pieces: PieceCodec, drafts: Sequence[Draft]) -> list[Written]:
     groups: dict[tuple[bool, bool], list[Segment]] = {}
     for draft in drafts:
         for part in draft.segments:
-            if part.ids is None:
+            if part.ids is None and part.plain is not None:
+                part.ids = pieces.mixed(part.text, part.plain, part.first)[0]
+            elif part.ids is None:
                 groups.setdefault((part.answer, part.first), []).append(part)
     for (answer, first), parts in groups.items():
         for part, ids in zip(parts, pieces.encode([p.text for p in parts], answer, first), strict=True):
@@ -90,7 +93,10 @@ def _span(pieces: PieceCodec, part: Segment, member: Member) -> tuple[int, int, 
     count = len(part.ids or ())
     if len(part.members) == 1:
         return 0, count, member.start, len(part.text) - member.end
-    offsets = pieces.offsets(part.text, part.answer, part.first)
+    if part.plain is not None:
+        offsets = pieces.mixed(part.text, part.plain, part.first)[1]
+    else:
+        offsets = pieces.offsets(part.text, part.answer, part.first)
     inside = [i for i, (a, b) in enumerate(offsets) if b > member.start and a < member.end]
     if not inside:
         at = sum(1 for _, b in offsets if b <= member.start)

@@ -6,16 +6,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from statelesschat.core.types import Kind, Role
+from statelesschat.text.fields import Content, Fields, calls_of, reference_of, text_part
+from statelesschat.text.marks import results_behind
 from statelesschat.text.render import role_of
 
 PROMPT_KEYS = ("messages", "prompt", "query", "prompt_ids")
+_UNWRITTEN = ("reasoning_content", "reasoning", "thinking", "function_call", "images", "audio", "videos")
 
 
 class Conversation(NamedTuple):
     """A prompt as roles and contents, or as ids (then ``kinds`` and ``contents`` are empty)."""
 
     kinds: tuple[int, ...]
-    contents: tuple[str, ...]
+    contents: tuple[Content, ...]
     ids: tuple[int, ...] | None = None
 
 
@@ -56,19 +59,65 @@ def conversation_of(row: Any, names: Sequence[str], key: str | None) -> Conversa
     if not row:
         raise ValueError("the history is empty; give at least one message")
     kinds, contents = zip(*(message_of(m, i, names) for i, m in enumerate(row)), strict=True)
-    return Conversation(kinds, contents)
+    return Conversation(kinds, linked(kinds, contents))
 
 
-def message_of(message: Any, index: int, names: Sequence[str]) -> tuple[int, str]:
-    """Role and text of a message dict; ValueError names what is wrong with it."""
+def message_of(message: Any, index: int, names: Sequence[str]) -> tuple[int, Content]:
+    """Kind and content of a message dict; ValueError names what is wrong with it."""
     if not isinstance(message, Mapping) or "role" not in message:
         raise ValueError(f"message {index} is {_kind_of(message)}; a message is a dict with role and content")
-    if message.get("tool_calls"):
-        raise ValueError(f"message {index} has tool_calls, which prompts cannot hold yet; write the call as content")
     try:
-        return int(role_of(message["role"], names)), text_of(message.get("content"))
+        role = role_of(message["role"], names)
+        if message.get("tool_calls") and role != Role.ASSISTANT:
+            raise ValueError(f"a {names[role]} message has tool_calls; only an assistant's can")
+        lost = [key for key in _UNWRITTEN if message.get(key)]
+        if lost:
+            raise ValueError(f"{', '.join(lost)} would be lost; write it into the content as the template does")
+        content = answer_of(message) if role == Role.ASSISTANT else result_of(message, role == Role.TOOL)
     except ValueError as error:
         raise ValueError(f"message {index}: {error}") from None
+    return int(Kind.CALL if isinstance(content, Fields) and content.calls else role), content
+
+
+def answer_of(message: Mapping[str, Any]) -> Content:
+    """The content of an assistant's message: a text, or fields if it calls tools."""
+    if not message.get("tool_calls"):
+        return text_of(message.get("content"))
+    said = message.get("content")
+    return Fields("" if said is None else text_of(said), calls_of(message["tool_calls"]))
+
+
+def result_of(content: Any, tool: bool = True) -> Content:
+    """The content of any other message: a text, or fields if it is a tool result that says what it answers."""
+    if not isinstance(content, Mapping):
+        return text_of(content)
+    text = text_of(content.get("content"))
+    name, identity = content.get("name"), content.get("tool_call_id")
+    if not tool or (name is None and identity is None):
+        return text
+    return Fields(text, (), reference_of(name, "name"), reference_of(identity, "tool_call_id"))
+
+
+def linked(kinds: Sequence[int], contents: Sequence[Content]) -> tuple[Content, ...]:
+    """Contents with every tool result referring to its call; ValueError where they are out of order."""
+    made = list(contents)
+    for index, (kind, content) in enumerate(zip(kinds, contents, strict=True)):
+        if kind != Kind.CALL or not isinstance(content, Fields):
+            continue
+        results = results_behind(kinds, index)
+        if len(results) > len(content.calls):
+            raise ValueError(f"message {results[len(content.calls)]}: a tool result to no call of message {index}")
+        for i, call in zip(results, content.calls, strict=False):
+            result = made[i] if isinstance(made[i], Fields) else Fields(text_part(made[i]))
+            assert isinstance(result, Fields)
+            for what, one, other in (("tool_call_id", result.call_id, call.id), ("name", result.name, call.name)):
+                if one is not None and other is not None and one != other:
+                    raise ValueError(
+                        f"message {i}: {what} is {one!r}, but the call in its place is {other!r}; give the results "
+                        "in the order of the calls"
+                    )
+            made[i] = Fields(result.content, (), result.name or call.name, result.call_id or call.id)
+    return tuple(made)
 
 
 def text_of(content: Any) -> str:

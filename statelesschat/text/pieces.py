@@ -57,17 +57,19 @@ class PieceCodec:
         tokenizer: a fast tokenizer of transformers.
         encoding: ``"plain"``, the piece as it is; or ``"anchored"``, behind a newline whose ids are dropped.
         trusted: True lets contents hold control tokens.
+        opened: text the template opens answers with; control tokens in it are ids in every answer.
     """
 
-    def __init__(self, tokenizer: Any, encoding: str = "plain", trusted: bool = False) -> None:
+    def __init__(self, tokenizer: Any, encoding: str = "plain", trusted: bool = False, opened: str = "") -> None:
         self.tokenizer = tokenizer
         self.encoding = encoding
         self.trusted = trusted
         self.full = tokenizer.backend_tokenizer
         added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
         self.controls = {i: token for i, token in added.items() if not is_text(token)}
-        unmarked = tuple(str(t.content) for t in self.controls.values() if not t.special)
+        unmarked = tuple(str(t.content) for t in self.controls.values() if not t.special or t.content in opened)
         everything = tuple(str(t.content) for t in self.controls.values())
+        self.unmarked = unmarked
         self._content = plain_backend(tokenizer, everything if trusted else ())
         self._answer = plain_backend(tokenizer, everything if trusted else unmarked)
         self._anchor = tuple(self._content.encode(_ANCHOR, add_special_tokens=False).ids)
@@ -102,6 +104,32 @@ class PieceCodec:
             return self.full.decode_batch([list(p) for p in pieces], skip_special_tokens=False)
         texts = self.full.decode_batch([[*self._anchor, *p] for p in pieces], skip_special_tokens=False)
         return [text[len(self._anchor_text) :] for text in texts]
+
+    def found(self, text: str, plain: Sequence[tuple[int, int]] = ()) -> list[int]:
+        """The control tokens in a text, but for those in the stretches that are plain."""
+        return [token for token, _, _ in self._controls_in(text, plain)]
+
+    def mixed(
+        self, text: str, plain: Sequence[tuple[int, int]], first: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and offsets of a piece in which the template writes control tokens, but not in the plain stretches."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        cursor = 0
+        for token, start, end in [*self._controls_in(text, plain), (-1, len(text), len(text))]:
+            between = text[cursor:start]
+            ids += self.encode([between], first=first and not ids)[0]
+            offsets += [(cursor + a, cursor + b) for a, b in self.offsets(between, first=first and not offsets)]
+            if token >= 0:
+                ids.append(token)
+                offsets.append((start, end))
+            cursor = end
+        return ids, offsets
+
+    def _controls_in(self, text: str, plain: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        encoding = self.full.encode(text, add_special_tokens=False)
+        spots = ((i, a, b) for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True) if i in self.controls)
+        return [(i, a, b) for i, a, b in spots if not any(x < b and a < y for x, y in plain)]
 
     def reference(self, text: str) -> list[int]:
         """Ids of a whole text as transformers gives them, control tokens and all."""

@@ -1,72 +1,74 @@
 """Asking a template what it writes: renders with sentinel contents, taken apart into gaps."""
 
+import contextlib
 import itertools
-import re
+import os.path
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from statelesschat.core.types import Kind
+from statelesschat.text.marks import Displaced, Segments, marks, take_apart
 from statelesschat.text.render import Renderer, RenderError
 
-SYSTEM, USER, ASSISTANT, TOOL = Kind.SYSTEM, Kind.USER, Kind.ASSISTANT, Kind.TOOL
+SYSTEM, USER, ASSISTANT, TOOL, CALL = Kind.SYSTEM, Kind.USER, Kind.ASSISTANT, Kind.TOOL, Kind.CALL
 START, GENERATE = Kind.START, Kind.GENERATE
 
 
-class Displaced(ValueError):
-    """A content stands elsewhere than in its turn: left out, repeated or out of order."""
-
-    def __init__(self, kind: int, what: str, kinds: Sequence[int]) -> None:
-        self.kind, self.what, self.kinds = int(kind), what, tuple(kinds)
-        order = ", ".join(Kind(k).name.lower() for k in kinds)
-        super().__init__(f"the {Kind(kind).name.lower()} content is {what} in the conversation [{order}]")
-
-
-class Segments(NamedTuple):
-    """A render with sentinel contents, taken apart: ``gaps[i]`` stands before content ``i``, the last one behind."""
-
-    gaps: tuple[str, ...]
-    text: str
-
-
-def sentinels(count: int, beside: Sequence[str] = ()) -> list[str]:
-    """Contents that no template writes of itself, that case, trimming and escaping leave alone.
-
-    None of them stands in the contents given as ``beside``.
-    """
-    for salt in range(10_000):
-        stem = f"71039{salt:04d}"
-        if not any(stem in content for content in beside):
-            return [f"{stem}{i:03d}93017" for i in range(count)]
-    raise ValueError("these contents hold every sentinel there is")
-
-
 def segments(render: Renderer, kinds: Sequence[int], generate: bool) -> Segments:
-    """Render ``kinds`` with sentinels and take the text apart; Displaced or RenderError where that fails."""
-    marks = sentinels(len(kinds))
-    return take_apart(render(kinds, marks, generate), kinds, marks)
+    """Render ``kinds`` with sentinels and take the text apart; Displaced or RenderError where that fails.
+
+    A message with calls reaches from the generation prompt, as the conversation before it ends in, to its stop token.
+    """
+    key = tuple(kinds), generate
+    if key not in render.taken:
+        contents = marks(kinds, render.shape)
+        found = take_apart(render(kinds, contents, generate), kinds, contents, render.shape)
+        render.taken[key] = _with_calls(render, kinds, generate, found) if CALL in kinds else found
+    return render.taken[key]
 
 
-def take_apart(text: str, kinds: Sequence[int], marks: Sequence[str]) -> Segments:
-    """The gaps of a text around marks that must stand in it once each and in order."""
-    gaps, position = [], 0
-    for kind, mark in zip(kinds, marks, strict=True):
-        count = text.count(mark)
-        if count != 1:
-            raise Displaced(kind, "left out" if count == 0 else f"written {count} times", kinds)
-        at = text.index(mark)
-        if at < position:
-            raise Displaced(kind, "moved before an earlier one", kinds)
-        gaps.append(text[position:at])
-        position = at + len(mark)
-    return Segments((*gaps, text[position:]), text)
+def _with_calls(render: Renderer, kinds: Sequence[int], generate: bool, found: Segments) -> Segments:
+    gaps, spans = list(found.gaps), list(found.spans)
+    stop = render.shape.stop if render.shape is not None else ""
+    for i, kind in enumerate(kinds):
+        if kind != CALL:
+            continue
+        head = _same_head(render, gaps[i], segments(render, kinds[:i], True).gaps[-1])
+        final = i == len(kinds) - 1 and not generate
+        at = gaps[i + 1].find(stop)
+        if at < 0 and not final:
+            raise Displaced(kind, f"not followed by {stop!r}", kinds)
+        tail = gaps[i + 1][: at if at >= 0 else len(gaps[i + 1])]
+        spans[i] = (spans[i][0] - len(gaps[i]) + len(head), spans[i][1] + len(tail))
+        gaps[i], gaps[i + 1] = head, gaps[i + 1][len(tail) :]
+    return Segments(tuple(gaps), tuple(spans), found.text)
 
 
-def split_at(text: str, marks: Sequence[str]) -> list[str]:
-    """The parts of a text between marks, which must stand in it once each and in order; ValueError otherwise."""
-    if any(text.count(mark) != 1 for mark in marks):
-        raise ValueError("a mark is missing or repeated")
-    parts = re.split("|".join(map(re.escape, marks)), text) if marks else [text]
-    return parts
+def _same_head(render: Renderer, one: str, two: str) -> str:
+    """What two texts begin with alike, no added token cut in two."""
+    length = len(os.path.commonprefix([one, two]))
+    encoding = render.tokenizer.backend_tokenizer.encode(one, add_special_tokens=False)
+    added = render.tokenizer.added_tokens_decoder
+    for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        if token in added and start < length < end:
+            return one[:start]
+    return one[:length]
+
+
+def _tail(render: Renderer, kinds: Sequence[int]) -> tuple[str, ...]:
+    """The gaps behind the last answer of a conversation; those before it are left empty."""
+    last = max((i for i, kind in enumerate(kinds) if kind in (ASSISTANT, CALL)), default=-1)
+    if last < 0:
+        raise Displaced(kinds[-1], "not behind an answer", kinds)
+    contents = marks(kinds, render.shape)
+    found = take_apart(render(kinds, contents, True), kinds[last:], contents[last:], render.shape)
+    gaps = list(found.gaps)
+    if kinds[last] == CALL and render.shape is not None:
+        at = gaps[1].find(render.shape.stop)
+        if at < 0:
+            raise Displaced(CALL, f"not followed by {render.shape.stop!r}", kinds)
+        gaps[1] = gaps[1][at:]
+    return ("",) * (last + 1) + tuple(gaps[1:])
 
 
 class Group(NamedTuple):
@@ -77,7 +79,14 @@ class Group(NamedTuple):
     chains: tuple[tuple[int, ...], ...]
 
 
-LEADS = {START: (), SYSTEM: (SYSTEM,), USER: (USER,), ASSISTANT: (USER, ASSISTANT), TOOL: (USER, ASSISTANT, TOOL)}
+LEADS = {
+    START: (),
+    SYSTEM: (SYSTEM,),
+    USER: (USER,),
+    ASSISTANT: (USER, ASSISTANT),
+    TOOL: (USER, ASSISTANT, TOOL),
+    CALL: (USER, CALL),
+}
 CHAT = Group(
     "chat",
     frozenset({(START, USER), (USER, GENERATE), (USER, ASSISTANT), (ASSISTANT, USER)}),
@@ -88,8 +97,21 @@ SYSTEMS = Group(
     frozenset({(START, SYSTEM), (SYSTEM, USER)}),
     ((SYSTEM, USER), (SYSTEM, USER, ASSISTANT, USER), (SYSTEM, USER, ASSISTANT, USER, ASSISTANT, USER)),
 )
+CALLS = Group(
+    "tool calls",
+    frozenset({(USER, CALL), (CALL, TOOL), (TOOL, GENERATE), (TOOL, CALL), (TOOL, ASSISTANT)}),
+    (
+        (USER, CALL, TOOL),
+        (USER, CALL, TOOL, ASSISTANT, USER),
+        (USER, CALL, TOOL, CALL, TOOL),
+        (USER, CALL, TOOL, CALL, TOOL, ASSISTANT, USER),
+        (USER, ASSISTANT, USER, CALL, TOOL, ASSISTANT, USER),
+        (SYSTEM, USER, CALL, TOOL),
+        (SYSTEM, USER, ASSISTANT, USER, CALL, TOOL),
+    ),
+)
 TOOLS = Group(
-    "tool results",
+    "tool results behind answers without calls",
     frozenset({(ASSISTANT, TOOL), (TOOL, GENERATE), (TOOL, ASSISTANT)}),
     (
         (USER, ASSISTANT, TOOL),
@@ -138,8 +160,30 @@ def pair_name(pair: tuple[int, int]) -> str:
     return f"{two} after {one}"
 
 
-OPTIONAL = tuple(Group(pair_name(p), frozenset({p}), tuple(_sequences_with(p))) for p in _OPTIONAL)
-GROUPS = (CHAT, SYSTEMS, TOOLS, *OPTIONAL)
+def _optional(pair: tuple[int, int]) -> Group:
+    """A pair and its sequences; those with tool results behind calls first."""
+    chains = tuple(_sequences_with(pair))
+    if TOOL in pair:
+        chains = (*(_called(kinds) for kinds in chains), *chains)
+    return Group(pair_name(pair), frozenset({pair}), tuple(dict.fromkeys(chains)))
+
+
+def _called(kinds: Sequence[int]) -> tuple[int, ...]:
+    """A role sequence in which every answer before a tool result calls a tool."""
+    nexts = [*kinds[1:], int(Kind.NONE)]
+    return tuple(CALL if (k, n) == (ASSISTANT, TOOL) else k for k, n in zip(kinds, nexts, strict=True))
+
+
+OPTIONAL = tuple(map(_optional, _OPTIONAL))
+GROUPS = (CHAT, SYSTEMS, CALLS, *OPTIONAL, TOOLS)
+
+
+def groups_of(called: bool) -> tuple[Group, ...]:
+    """The groups in the order in which they are tried; ``called``: the template writes tool calls.
+
+    Results behind answers without calls are then tried last, so that it is they that have to agree.
+    """
+    return GROUPS if called else (CHAT, SYSTEMS, TOOLS, *OPTIONAL)
 
 
 def pairs_of(kinds: Sequence[int]) -> list[tuple[int, int]]:
@@ -152,21 +196,26 @@ class Observed(NamedTuple):
     """What probing found, by role sequence."""
 
     gaps: dict[tuple[int, ...], tuple[str, ...]]  # with the generation prompt
+    tails: dict[tuple[int, ...], tuple[str, ...]]  # the same where only what stands behind the last answer is in order
     finals: dict[tuple[int, ...], str]  # gap before an answer that ends the render
     displaced: dict[tuple[int, ...], Displaced]
     refused: dict[tuple[int, ...], str]  # the template's own error
 
 
-def probe(render: Renderer) -> Observed:
-    """Render the probing conversations and take each apart."""
-    found = Observed({}, {}, {}, {})
-    for kinds in dict.fromkeys(kinds for group in GROUPS for kinds in group.chains):
+def probe(render: Renderer, groups: Sequence[Group] = GROUPS) -> Observed:
+    """Render the probing conversations and take each apart; those with calls only if the renderer has a shape."""
+    found = Observed({}, {}, {}, {}, {})
+    for kinds in dict.fromkeys(kinds for group in groups for kinds in group.chains):
+        if CALL in kinds and render.shape is None:
+            continue
         try:
             found.gaps[kinds] = segments(render, kinds, True).gaps
         except RenderError as error:
             found.refused[kinds] = str(error)
         except Displaced as error:
             found.displaced[kinds] = error
+            with contextlib.suppress(Displaced):
+                found.tails[kinds] = _tail(render, kinds)
     for kinds in ((USER,), (SYSTEM, USER), (USER, ASSISTANT, USER)):
         try:
             found.finals[kinds] = segments(render, (*kinds, ASSISTANT), False).gaps[-2]

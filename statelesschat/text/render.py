@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from statelesschat.core.types import Kind, Role
+from statelesschat.text.fields import Content, message_dict
+from statelesschat.text.marks import Segments, Shape
 
 DEFAULT_ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
 _CLOCK = threading.Lock()
@@ -29,23 +31,39 @@ class Renderer:
         roles: the template's name of each `Role`, in the order of `Role`.
         options: variables the template is given (``template_kwargs``).
         clock: the moment at which its dates stand still, ISO 8601.
+        tools: specs of tools, as JSON.
+        shape: how it writes tool calls, None until that is known or where it writes none.
     """
 
     def __init__(
-        self, tokenizer: Any, source: str, roles: Sequence[str], options: Mapping[str, Any], clock: str
+        self,
+        tokenizer: Any,
+        source: str,
+        roles: Sequence[str],
+        options: Mapping[str, Any],
+        clock: str,
+        tools: Sequence[str] = (),
+        shape: Shape | None = None,
     ) -> None:
+        self.given = {"tokenizer": tokenizer, "source": source, "roles": roles, "options": options, "clock": clock}
         self.tokenizer = tokenizer
         self.source = source
         self.roles = tuple(roles)
         self.options = dict(options)
         self.clock = datetime.datetime.fromisoformat(clock)
+        self.tools = tuple(tools)
+        self.shape = shape
+        self.taken: dict[tuple[tuple[int, ...], bool], Segments] = {}  # renders of sentinels, taken apart
+        self._specs = [json.loads(tool) for tool in tools] or None
         self._dated = "strftime_now" in source
 
-    def messages(self, kinds: Sequence[int], contents: Sequence[str]) -> list[dict[str, str]]:
+    def messages(self, kinds: Sequence[int], contents: Sequence[Content]) -> list[dict[str, Any]]:
         """The conversation as message dicts, with the template's role names."""
-        return [{"role": self.roles[k], "content": c} for k, c in zip(kinds, contents, strict=True)]
+        forms = (self.shape.arguments, self.shape.blank) if self.shape is not None else ()
+        names = (*self.roles, self.roles[Role.ASSISTANT])  # the last is CALL's
+        return [message_dict(names[k], c, *forms) for k, c in zip(kinds, contents, strict=True)]
 
-    def __call__(self, kinds: Sequence[int], contents: Sequence[str], generate: bool) -> str:
+    def __call__(self, kinds: Sequence[int], contents: Sequence[Content], generate: bool) -> str:
         """The text of a conversation; RenderError where the template refuses it."""
         return self.render(self.messages(kinds, contents), generate)
 
@@ -55,6 +73,7 @@ class Renderer:
             with _stopped_clock(self.clock) if self._dated else _no_clock():
                 return self.tokenizer.apply_chat_template(
                     messages,
+                    tools=self._specs,
                     chat_template=self.source,
                     tokenize=False,
                     add_generation_prompt=generate,

@@ -82,6 +82,8 @@ def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | No
     rest = template.rest_core + template.rest_lead
     if rest:
         lines.append(f"answer    begins with {rest!r}, which the generation prompt leaves to the policy")
+    if template.opened:
+        lines.append(f"answer    is opened with {template.opened!r}, which stays part of its content")
     if "strftime_now" in template.source:
         lines.append(f"dates     frozen at {template.clock[:10]}")
     changed = {

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 
 from statelesschat.core.types import Kind
+from statelesschat.text.draft import ANSWERS
 from statelesschat.text.probe import (
     ASSISTANT,
+    CALL,
     CHAT,
     GENERATE,
-    GROUPS,
     SYSTEM,
     USER,
     Group,
     Observed,
+    groups_of,
     pair_name,
     pairs_of,
 )
@@ -40,6 +42,7 @@ class Table:
     Attributes:
         pairs: the text of each pair.
         rest: what a past answer has before it that the generation prompt lacks.
+        opened: what the generation prompt ends in that a past answer has only if its content begins with it.
         notes: what was left out, and why.
 
     Raises:
@@ -51,8 +54,8 @@ class Table:
         self.pairs: dict[Pair, str] = {}
         self.notes: list[str] = []
         self._shown: dict[Pair, tuple[int, ...]] = {}
-        self.rest = ""
-        for group in GROUPS:
+        self.rest = self.opened = ""
+        for group in groups_of(render.shape is not None):
             self._take(group)
 
     def _take(self, group: Group) -> None:
@@ -68,6 +71,11 @@ class Table:
                 return self._refuse(group, problem)
         if chat and self.late:
             self._set_rest(pairs)
+        if self.late:
+            for pair in group.pairs:
+                asked = pairs.get((pair[0], int(GENERATE)))
+                if asked is not None and (pair[1] == CALL or (pair[1] == ASSISTANT and pair not in pairs)):
+                    pairs[pair] = asked if pair[1] == CALL else asked + self.rest
         if not set(group.pairs) <= set(pairs):
             if not chat and not any(set(pairs_of(kinds)) <= wanted for kinds in group.chains):
                 return None  # its sequences need a group that was left out
@@ -90,17 +98,20 @@ class Table:
         kinds = tuple(kinds)
         if kinds in self.found.refused:
             return Witness(f"the template raises ({self.found.refused[kinds]})", self._messages(kinds), "", "")
-        if kinds in self.found.displaced:
+        tail = self.found.tails.get(kinds) if self.late else None
+        if kinds in self.found.displaced and tail is None:
             return Witness(str(self.found.displaced[kinds]), self._messages(kinds), "", "")
-        last = max((i for i, kind in enumerate(kinds) if kind == ASSISTANT), default=-1)
-        for index, (pair, text) in enumerate(zip(pairs_of(kinds), self.found.gaps[kinds], strict=True)):
+        last = max((i for i, kind in enumerate(kinds) if kind in ANSWERS), default=-1)
+        for index, (pair, text) in enumerate(zip(pairs_of(kinds), tail or self.found.gaps[kinds], strict=True)):
             if self.late and index <= last:
-                if pair not in pairs and pair != (USER, ASSISTANT):
+                if tail is not None:
+                    continue
+                if pair not in pairs and pair != (USER, ASSISTANT) and pair[1] != CALL:
                     pairs[pair], shown[pair] = text, kinds
                 continue
             if self.late and last < 0 and pair in pairs:
                 continue
-            if self.late and last >= 0 and pair in pairs and ASSISTANT not in shown[pair]:
+            if self.late and last >= 0 and pair in pairs and not set(ANSWERS) & set(shown[pair]):
                 pairs[pair], shown[pair] = text, kinds
                 continue
             if pairs.setdefault(pair, text) != text:
@@ -117,20 +128,24 @@ class Table:
     def _check_openings(self, pairs: dict[Pair, str]) -> Witness | None:
         """A past answer must have the generation prompt before it, and the same text between the two everywhere."""
         opening, past = pairs[USER, GENERATE], pairs[USER, ASSISTANT]
-        if not past.startswith(opening):
+        if opening.startswith(past):
+            opened, rest = opening[len(past) :], ""
+        elif past.startswith(opening):
+            opened, rest = "", past[len(opening) :]
+        else:
             reason = "the generation prompt is not what the template writes before a past answer"
             return Witness(reason, self._messages((USER, ASSISTANT, USER)), opening, past)
-        rest = past[len(opening) :]
         for pair, text in pairs.items():
-            opened = pairs.get((pair[0], int(GENERATE)))
-            if pair[1] == ASSISTANT and opened is not None and opened + rest != text:
+            asked = pairs.get((pair[0], int(GENERATE)))
+            other = asked if pair[1] == CALL else None if asked is None else asked + rest
+            if pair[1] in ANSWERS and other is not None and other != text + opened:
                 reason = f"{pair_name(pair)} has another header than the generation prompt there"
-                return Witness(reason, [], opened, text)
+                return Witness(reason, [], asked, text)
         for kinds, text in self.found.finals.items():
             if (kinds[-1], ASSISTANT) in pairs and SYSTEM not in kinds and text != pairs[kinds[-1], ASSISTANT]:
                 reason = "an answer has another header while it is the last message than once it is past"
                 return Witness(reason, self._messages((*kinds, ASSISTANT, USER)), text, pairs[kinds[-1], ASSISTANT])
-        self.rest = rest
+        self.rest, self.opened = rest, opened
         return None
 
     def _conflict(self, pair: Pair, one: tuple[str, tuple[int, ...]], two: tuple[str, tuple[int, ...]]) -> Witness:

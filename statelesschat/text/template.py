@@ -1,5 +1,6 @@
 """Compiling a chat template: probe it, derive its table of gaps, verify the table, or say why there is none."""
 
+import contextlib
 import dataclasses
 import datetime
 import random
@@ -9,11 +10,15 @@ from typing import Any
 from statelesschat.core.config import ChatTemplate, Gap
 from statelesschat.core.types import Role
 from statelesschat.text.build import SEED, Builder, fingerprint, pad_id, piece_encoding
+from statelesschat.text.calls import format_of, reads_back
+from statelesschat.text.fields import Fields, specs_of
+from statelesschat.text.marks import sentinels
 from statelesschat.text.probe import (
     ASSISTANT,
+    CALL,
+    CALLS,
     CHAT,
     GENERATE,
-    GROUPS,
     START,
     SYSTEM,
     TOOL,
@@ -21,11 +26,13 @@ from statelesschat.text.probe import (
     USER,
     Group,
     Observed,
+    groups_of,
     pairs_of,
     probe,
 )
-from statelesschat.text.render import Renderer, options_dict, options_key, role_names
+from statelesschat.text.render import Renderer, RenderError, options_dict, options_key, role_names
 from statelesschat.text.report import TemplateError, Witness, describe, witness_of
+from statelesschat.text.shape import NoCalls, shape_of
 from statelesschat.text.table import Refuted, Table
 from statelesschat.text.transforms import (
     RENDERED,
@@ -41,6 +48,7 @@ def compile_template(
     chat_template: str | None = None,
     roles: Mapping[Any, str] | Sequence[str] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
+    tools: Sequence[Any] | None = None,
     history: str = "exact",
     trusted_control_tokens: bool = False,
 ) -> ChatTemplate:
@@ -56,6 +64,8 @@ def compile_template(
         roles: the template's role names where they differ from system, user, assistant, tool:
             a sequence of four, or a mapping such as ``{"tool": "ipython"}``.
         template_kwargs: variables the template reads, such as ``{"enable_thinking": False}``; JSON values.
+        tools: specs of tools (JSON schemas, or functions with annotations and docstrings) that the template writes
+            into the system part.
         history: ``"exact"`` refuses a template that rewrites earlier turns; ``"frozen"`` takes it: the next turn's
             ids are the template's, and what was written stays as it was sampled.
         trusted_control_tokens: let contents hold control tokens. Only for contents that no user or tool wrote.
@@ -76,7 +86,9 @@ def compile_template(
     source = _source(tokenizer, chat_template)
     today = datetime.date.today() if "strftime_now" in source else datetime.date(1970, 1, 1)
     options = options_key(template_kwargs)
-    render = Renderer(tokenizer, source, role_names(roles), options_dict(options), f"{today.isoformat()}T12:00:00")
+    render = Renderer(
+        tokenizer, source, role_names(roles), options_dict(options), f"{today.isoformat()}T12:00:00", specs_of(tools)
+    )
     compiler = _Compiler(tokenizer, render, options, trusted_control_tokens)
     return compiler.compile(history)
 
@@ -125,17 +137,20 @@ class _Compiler:
         self.builder = Builder(tokenizer, render, options, trusted)
 
     def compile(self, history: str) -> ChatTemplate:
+        simple = probe(self.render, (CHAT,))
+        _check_usable(simple)
+        self._check_tools()
+        note = self._see_calls()
         found = probe(self.render)
-        _check_usable(found)
         exact = witness = None
         try:
-            exact = self._settle(Table(found, self.render), None)
+            exact = self._settle(self._table(found, note), None)
         except Refuted as refuted:
             witness = refuted.witness
         if exact is not None and (history == "exact" or _roles_of(exact) == len(Role)):
             return exact
         try:
-            frozen = self._settle(Table(found, self.render, late=True), witness)
+            frozen = self._settle(self._table(found, note, late=True), witness)
         except Refuted as refuted:
             if exact is not None:
                 return exact
@@ -149,19 +164,50 @@ class _Compiler:
             raise TemplateError("FROZEN_HISTORY", witness.reason if witness else "", witness)
         return frozen
 
+    def _check_tools(self) -> None:
+        """Refuse specs that the template leaves out."""
+        if not self.render.tools:
+            return
+        bare = Renderer(**{**self.render.given, "tools": ()})
+        for kinds in ((USER,), (SYSTEM, USER), (USER, ASSISTANT, USER)):
+            with contextlib.suppress(RenderError):
+                contents = sentinels(len(kinds))
+                if self.render(kinds, contents, True) != bare(kinds, contents, True):
+                    return
+        raise TemplateError(
+            "HOST_ONLY",
+            "the template does not write the tool specs it is given; describe the tools in the system prompt instead",
+            None,
+        )
+
+    def _see_calls(self) -> str:
+        """Give the renderer the shape of tool calls, or say why the template has none."""
+        if "tool_calls" not in self.render.source:
+            return "tool calls: refused, for the template does not read tool_calls"
+        try:
+            self.render.shape = shape_of(self.render, self.builder.pieces, self.tokenizer.eos_token)
+        except NoCalls as error:
+            return f"tool calls: refused, for {error}"
+        return ""
+
+    def _table(self, found: Observed, note: str, late: bool = False) -> Table:
+        table = Table(found, self.render, late)
+        table.notes += [note] if note else []
+        return table
+
     def _settle(self, table: Table, witness: Witness | None) -> ChatTemplate:
         """Build and verify the table group by group; what plain chat can do without is left out where it fails."""
         rng = random.Random(SEED)
         template = self.builder.build(table)
         kept: set[tuple[int, int]] = set()
-        for group in GROUPS:
+        for group in groups_of(CALLS.pairs <= set(table.pairs)):
             if not group.pairs <= set(table.pairs):
                 continue
             trial = kept | group.pairs
             chains = [kinds for kinds in group.chains if set(pairs_of(kinds)) <= trial]
             if group is CHAT:
                 chains.append((USER, ASSISTANT) * 20 + (USER,))
-            if group is CHAT or group is TOOLS:
+            if group in (CHAT, CALLS, TOOLS):
                 chains += chains_of(trial, rng, 8, 6)
             reason = _untransformable(group, template)
             failure = None if reason else self._run(template, trial, chains * 2, rng)
@@ -178,11 +224,29 @@ class _Compiler:
             name == RENDERED and any(role in pair for pair in kept) for role, name in enumerate(template.transforms)
         ):
             kind = "GAPS_EXACT"
-        elif kind == "EXACT" and not TOOLS.pairs <= kept:
+        elif kind == "EXACT" and not (TOOLS.pairs <= kept or CALLS.pairs <= kept):
             kind = "EXACT_CHAT"
         gaps = tuple(gap for gap in template.gaps if (gap.previous, gap.next) in kept)
         template = dataclasses.replace(template, kind=kind, gaps=gaps)
+        if CALLS.pairs <= kept:
+            template = dataclasses.replace(template, call_format=self._call_format(template, table.notes))
+        else:
+            template = dataclasses.replace(template, calls=(), call_stop_id=-1)
         return dataclasses.replace(template, report=describe(template, table.notes, witness))
+
+    def _call_format(self, template: ChatTemplate, notes: list[str]) -> tuple[Any, ...]:
+        """How the template's calls are read back; empty, with a note, where that cannot be told."""
+        writer = Writer(self.tokenizer, template)
+
+        def write(content: Fields) -> str:
+            return writer.written(CALL, content).text
+
+        with contextlib.suppress(ValueError):
+            form = format_of(write)
+            if form is not None and reads_back(form, write, bool(writer.render.shape and writer.render.shape.said)):
+                return tuple(form)
+        notes.append("tool calls: written, but not read back from answers, for their format is none that is known")
+        return ()
 
     def _run(
         self, template: ChatTemplate, pairs: set[tuple[int, int]], chains: Sequence[Sequence[int]], rng: random.Random

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from statelesschat.text.probe import Displaced, sentinels, take_apart
+from statelesschat.text.marks import Displaced, marks
+from statelesschat.text.probe import segments
 from statelesschat.text.render import Renderer, RenderError
 
 UNKNOWN = "unknown"  # some content changes the text around it
@@ -42,13 +43,14 @@ def contextual(render: Renderer, kinds: Sequence[int], index: int, generate: boo
 
     It raises Displaced where the content changes what stands around it, so that it has no text of its own.
     """
-    marks = sentinels(len(kinds))
-    parts = take_apart(render(kinds, marks, generate), kinds, marks)
-    at = parts.text.index(marks[index])
-    before, behind = parts.text[:at], parts.text[at + len(marks[index]) :]
+    around, contents = segments(render, kinds, generate), marks(kinds, render.shape)
+    start, end = around.spans[index]
+    before, behind = around.text[:start], around.text[end:]
 
     def transform(content: str) -> str:
-        text = render(kinds, [*marks[:index], content, *marks[index + 1 :]], generate)
+        marked = contents[index]
+        told = content if isinstance(marked, str) else marked._replace(content=content)
+        text = render(kinds, [*contents[:index], told, *contents[index + 1 :]], generate)
         if len(text) < len(before) + len(behind) or not (text.startswith(before) and text.endswith(behind)):
             raise Displaced(kinds[index], "one that changes the text around it", kinds)
         return text[len(before) : len(text) - len(behind)]

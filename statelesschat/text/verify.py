@@ -1,12 +1,15 @@
 """Verification of a compiled template on random conversations, written turn by turn as the device would."""
 
 import itertools
+import json
 import random
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from statelesschat.core.config import ChatTemplate
 from statelesschat.core.types import Kind
+from statelesschat.text.fields import Content, Fields, ToolCall, text_part
+from statelesschat.text.marks import Shape, results_behind
 from statelesschat.text.reference import Reference, Sampled
 from statelesschat.text.writer import ANSWERS, Draft, Writer, Written
 
@@ -27,6 +30,8 @@ _WORDS = (
 )
 _ENDS = ("", ".", "}", "!", "\n", " ", "\n\n", "?\n", ")", "\t", "'s")
 _STARTS = ("", "", "", " ", "\n", "\n\n", "  ", "\t", "-", "{", "# ", "'")
+_NAMES = ("get_weather", "search", "add-2")
+_KEYS = ("city", "query", "path")
 _LONG = 30
 _JOINS = (" ", " ", " ", "\n", "\n\n", "  ", ", ", "\n- ")
 _THOUGHTS = ("<think>\n{}\n</think>\n\n{}", "<think>{}</think>{}", "<think>\n\n</think>\n\n{1}")
@@ -36,7 +41,7 @@ class Conversation(NamedTuple):
     """A conversation to try: its first ``prompt`` messages are the prompt, answers in ``cut`` have no stop token."""
 
     kinds: tuple[int, ...]
-    contents: tuple[str, ...]
+    contents: tuple[Content, ...]
     prompt: int
     cut: frozenset[int]
 
@@ -71,19 +76,53 @@ def random_conversations(
     nonempty = template.nonempty
     fixed = {(gap.previous, gap.next) for gap in template.gaps if not gap.appendable}
     made = []
+    frozen = template.kind == "FROZEN_HISTORY"
     for kinds in chains:
         if len(kinds) > _LONG:  # looked at near its end only: many turns, and the same contents again and again
-            same = ("the same", "4") * (len(kinds) // 2) + ("4",)
+            same = ("the same", template.opened + "4") * (len(kinds) // 2) + ("4",)
+            if frozen:  # one that looks for the last message by its content writes such a conversation otherwise
+                same = tuple(f"{text} {i}" for i, text in enumerate(same))
             made.append(Conversation(tuple(kinds), same, len(kinds) - 2, frozenset()))
             continue
-        contents = tuple(random_content(rng, not nonempty[k], thoughts and k == Kind.ASSISTANT) for k in kinds)
-        answers = [i for i, k in enumerate(kinds) if k == Kind.ASSISTANT]
+        opened = [template.opened if k == Kind.ASSISTANT else "" for k in kinds]
+        contents: list[Content] = [
+            start + random_content(rng, k == Kind.CALL or not nonempty[k], thoughts and k == Kind.ASSISTANT)
+            for k, start in zip(kinds, opened, strict=True)
+        ]
+        if template.calls:
+            _add_calls(rng, kinds, contents, template)
+        answers = [i for i, k in enumerate(kinds) if k in ANSWERS]
         prompt = rng.choice([*answers, *(i + 1 for i in answers), len(kinds)]) or len(kinds)
+        if frozen and Kind.CALL in kinds:  # of earlier calls such a template may show less
+            prompt = kinds.index(Kind.CALL)
         if any((int(a), int(b)) in fixed for a, b in itertools.pairwise(kinds[prompt - 1 :])):
             prompt = len(kinds)
         cut = frozenset(i for i in answers if i >= prompt and rng.random() < 0.25)
-        made.append(Conversation(tuple(kinds), contents, prompt, cut))
+        made.append(Conversation(tuple(kinds), tuple(contents), prompt, cut))
     return made
+
+
+def _add_calls(rng: random.Random, kinds: Sequence[int], contents: list[Content], template: ChatTemplate) -> None:
+    """Turn contents into messages with calls, and into results that refer to them."""
+    shape, opened = Shape(*template.calls), template.opened
+    for index, kind in enumerate(kinds):
+        if kind == Kind.TOOL and isinstance(contents[index], str) and shape.refers:
+            contents[index] = Fields(text_part(contents[index]), (), rng.choice(_NAMES), f"{rng.randrange(10**9):09d}")
+        if kind != Kind.CALL:
+            continue
+        results = results_behind(kinds, index)
+        calls = [_random_call(rng) for _ in results or [index]]
+        says = shape.said and (opened or rng.random() < 0.4)
+        contents[index] = Fields(opened + text_part(contents[index]) if says else "", tuple(calls))
+        for i, call in zip(results, calls, strict=False):
+            contents[i] = Fields(text_part(contents[i]), (), call.name, call.id)
+
+
+def _random_call(rng: random.Random) -> ToolCall:
+    values: dict[str, Any] = {key: random_content(rng, True) for key in rng.sample(_KEYS, rng.randrange(3))}
+    if rng.random() < 0.5:
+        values["options"] = rng.choice([3, -0.5, True, None, ["a", 2], {"deep": {"er": "x y"}}, []])
+    return ToolCall(rng.choice(_NAMES), json.dumps(values), f"{rng.randrange(10**9):09d}")
 
 
 def verify(writer: Writer, conversations: Sequence[Conversation]) -> Failure | None:
@@ -133,8 +172,10 @@ def _compare(
     for upto, block in blocks:
         answers = [i for i in range(upto) if kinds[i] in ANSWERS]
         in_answer = kinds[upto - 1] in ANSWERS
-        follows = upto > prompt and kinds[upto - 2] in ANSWERS and (upto - 2) not in cut and template.stop_id >= 0
-        ids += block.ids[len(template.closing_ids) + 1 :] if follows and not in_answer else block.ids
+        before = kinds[upto - 2] if upto > prompt else Kind.NONE
+        follows = before in ANSWERS and (upto - 2) not in cut and template.stop_id >= 0
+        closed = len(template.closing_of(before)[1]) + 1 if follows and not in_answer else 0
+        ids += block.ids[closed:]
         if upto > prompt and in_answer:
             sampled[upto - 1] = Sampled(block.ids, (upto - 1) not in cut and template.stop_id >= 0)
             since = len(ids)
@@ -145,17 +186,20 @@ def _compare(
         if waits or (in_answer and (frozen or upto <= prompt)):
             continue
         try:
+            if in_answer and kinds[upto - 1] == Kind.CALL:
+                continue  # the template may end a call otherwise while its results are missing
             if in_answer:
                 last = upto - 1
                 told = writer.render(kinds[:last], contents[:last], True)
-                told += template.rest_core + template.rest_lead + writer.transformed(kinds[last], contents[last])
+                told += template.rest_core + template.rest_lead
+                told += writer.written(kinds[last], contents[last]).text.removeprefix(template.opened)
                 whole = writer.render(kinds[:upto], contents[:upto], False)
                 if not whole.startswith(told):
                     return Failure(conversation, upto, "text", told, whole[: len(told) + 40])
                 continue
             if not frozen:
                 texts = reference.parts(kinds[:upto], contents[:upto], answers)
-                said = [writer.transformed(kinds[i], contents[i]) for i in answers]
+                said = [writer.written(kinds[i], contents[i]).text for i in answers]
                 told = "".join(a + b for a, b in zip(texts, [*said, ""], strict=True))
                 whole = writer.render(kinds[:upto], contents[:upto], True)
                 if told != whole:

@@ -5,11 +5,17 @@ from typing import Any
 
 from statelesschat.core.config import ChatTemplate, Gap
 from statelesschat.core.types import Kind
+from statelesschat.text.calls import CallFormat, argument_types, read_calls
 from statelesschat.text.draft import ANSWERS, Draft, Member, Segment, Written, encode_drafts
+from statelesschat.text.fields import Content, Fields, text_part
+from statelesschat.text.marks import Displaced, Shape
 from statelesschat.text.pieces import PieceCodec
-from statelesschat.text.probe import LEADS, Displaced, segments
+from statelesschat.text.probe import LEADS, segments
 from statelesschat.text.render import Renderer, RenderError, options_dict
+from statelesschat.text.spans import Span, Spans
 from statelesschat.text.transforms import KNOWN, RENDERED, contextual
+
+_REMEMBERED = 1024
 
 
 class Writer:
@@ -17,14 +23,41 @@ class Writer:
 
     def __init__(self, tokenizer: Any, template: ChatTemplate) -> None:
         self.template = template
-        self.pieces = PieceCodec(tokenizer, template.piece_encoding, template.trusted_control_tokens)
+        self.pieces = PieceCodec(tokenizer, template.piece_encoding, template.trusted_control_tokens, template.opened)
         self.render = Renderer(
-            tokenizer, template.source, template.roles, options_dict(template.options), template.clock
+            tokenizer,
+            template.source,
+            template.roles,
+            options_dict(template.options),
+            template.clock,
+            template.tools,
+            Shape(*template.calls) if template.calls else None,
         )
         self._contextual: dict[int, Any] = {}
+        self._spans: dict[Fields, Span] = {}
+        self.types = argument_types(template.tools)
+        controls = [] if template.trusted_control_tokens else [str(t.content) for t in self.pieces.controls.values()]
+        self.spans = (
+            Spans(self.render, controls, self.pieces.unmarked, self.pieces.found)
+            if self.render.shape is not None
+            else None
+        )
+
+    def written(self, kind: int, content: Content) -> Span:
+        """A content as the template writes it; ValueError where it would change the text around it."""
+        if kind == Kind.CALL or (kind == Kind.TOOL and self.render.shape is not None and self.render.shape.refers):
+            if self.spans is None:
+                raise ValueError("this template cannot write tool calls; print(template.report) says why")
+            fields = content if isinstance(content, Fields) else Fields(content)
+            if len(self._spans) > _REMEMBERED:
+                self._spans.clear()
+            if fields not in self._spans:
+                self._spans[fields] = self.spans(kind, fields)
+            return self._spans[fields]
+        return Span(self.transformed(kind, text_part(content)))
 
     def transformed(self, kind: int, content: str) -> str:
-        """A content as the template writes it; ValueError where it would change the text around it."""
+        """The same for a message that is all text."""
         template = self.template
         name = template.transforms[kind]
         result = KNOWN[name](content) if name != RENDERED else self._ask(kind, content)
@@ -44,18 +77,29 @@ class Writer:
             "reorder or merge the messages, or print(template.report) to see which orders it can write"
         )
 
-    def prompt(self, kinds: Sequence[int], contents: Sequence[str]) -> Draft:
+    def behind(self, previous: int, kind: int) -> int:
+        """What a message stands behind: a tool result stands behind a call, where the template writes calls."""
+        if previous == Kind.ASSISTANT and kind == Kind.TOOL and self.template.allows(Kind.CALL, Kind.TOOL):
+            return int(Kind.CALL)
+        return int(previous)
+
+    def calls_tools(self, answer: Content) -> bool:
+        """Whether an answer given as text calls tools in the template's own way."""
+        form = self.template.call_format
+        return bool(form) and isinstance(answer, str) and bool(read_calls(CallFormat(*form), answer).calls)
+
+    def prompt(self, kinds: Sequence[int], contents: Sequence[Content]) -> Draft:
         """A conversation from its start to the generation prompt, or, after an answer, to its stop id."""
         generate = not kinds or kinds[-1] not in ANSWERS
         chain = [Kind.START, *kinds, Kind.GENERATE if generate else Kind.NONE]
         if self.template.kind == "FROZEN_HISTORY":
-            gaps, contents = self._whole(kinds, contents, generate)
+            gaps, spans = self._whole(kinds, contents, generate)
         else:
             gaps = [self.order(a, b) for a, b in zip(chain[:-1], chain[1:], strict=True) if b != Kind.NONE]
-            contents = [self.transformed(k, c) for k, c in zip(kinds, contents, strict=True)]
-        return self._join(kinds, contents, gaps, generate)
+            spans = [self.written(k, c) for k, c in zip(kinds, contents, strict=True)]
+        return self._join(kinds, spans, gaps, generate)
 
-    def message(self, kind: int, content: str, previous: int, next: int) -> Draft:
+    def message(self, kind: int, content: Content, previous: int, next: int) -> Draft:
         """The block of one message between two neighbours."""
         before, after = self.order(previous, kind), self.order(kind, next)
         for gap in (before, after):
@@ -65,28 +109,47 @@ class Writer:
                     f"writes {gap.text!r}, with no control token in it, so their ids depend on one another and the two "
                     "can only be encoded together, in a prompt; merge their contents into one message"
                 )
-        content = self.transformed(kind, content)
+        span = self.written(kind, content)
         parts = []
         if previous in ANSWERS:
             parts.append(Segment(before.trail, before.trail_ids))
         parts.append(Segment(before.core, before.core_ids))
         start = len(before.lead)
         trail = "" if kind in ANSWERS else after.trail  # an answer's closing is written with the next message
-        text = before.lead + content + trail
-        members = [Member(0, start, start + len(content))]
+        text = before.lead + span.text + trail
+        members = [Member(0, start, start + len(span.text))]
         first = previous == Kind.START and not before.core
-        parts.append(Segment(text, answer=kind in ANSWERS, first=first, members=members))
+        piece = Segment(text, answer=kind in ANSWERS, first=first, members=members)
+        _mix(piece, [span])
+        parts.append(piece)
         if next == Kind.GENERATE:
             parts.append(Segment(after.core, after.core_ids))
             parts.append(Segment(after.lead, after.lead_ids))
         return Draft(parts, (kind,))
 
-    def answer(self, text: str, *, begin: bool = True, finished: bool = True, stop: bool = True) -> Draft:
+    def answer(
+        self, content: Content, *, begin: bool = True, finished: bool = True, stop: bool = True, calls: bool = False
+    ) -> Draft:
         """An answer, or a piece of one, as ids a policy would have sampled.
 
         ``begin``: with what the template writes first, behind the generation prompt. ``finished`` and ``stop``: with
-        the closing and the stop id. Only a whole answer is transformed as the template does.
+        the closing and the stop id. Only a whole answer is transformed as the template does. ``calls``: the text
+        calls tools, so it ends as such messages do.
         """
+        if isinstance(content, Fields):
+            span = self.written(Kind.CALL, content)
+            opened = len(self.template.opened)
+            if not span.text.startswith(self.template.opened):
+                raise ValueError(
+                    f"the generation prompt opens an answer with {self.template.opened!r}; begin the content with it"
+                )
+            plain = None if span.plain is None else tuple((a - opened, b - opened) for a, b in span.plain)
+            span = Span(span.text[opened:], plain)
+            piece = Segment(span.text, answer=True, members=[Member(0, 0, len(span.text))])
+            _mix(piece, [span])
+            ends = [Segment("", (self.template.call_stop_id,))] if finished and stop else []
+            return Draft([piece, *ends], (int(Kind.CALL),), self._opener())
+        text = content
         template = self.template
         name = template.transforms[Kind.ASSISTANT]
         core, lead = (template.rest_core_ids, template.rest_lead) if begin else ((), "")
@@ -94,15 +157,18 @@ class Writer:
             text, as_last = self._as_last(text)
             core, lead = (core, lead) if as_last else ((), "")
         elif begin and finished and name in KNOWN:
-            text = KNOWN[name](text)
+            opened = template.opened
+            text = KNOWN[name](opened + text.removeprefix(opened)).removeprefix(opened)
         ends = finished and stop
+        called = calls and template.call_stop_id >= 0
         piece = Segment(
-            lead + text + (template.closing if ends else ""),
+            lead + text + (template.closing if ends and not called else ""),
             answer=True,
             members=[Member(0, len(lead), len(lead) + len(text))],
         )
         parts = [Segment("", core), piece]
-        stops = (template.stop_id,) if template.stop_id >= 0 else template.stop_ids[:1]
+        stop_id = template.call_stop_id if called else template.stop_id
+        stops = (stop_id,) if stop_id >= 0 else template.stop_ids[:1]
         if ends:
             parts.append(Segment("", stops))
         return Draft(parts, (int(Kind.ASSISTANT),), self._opener() if begin and not core else -1)
@@ -134,10 +200,10 @@ class Writer:
         openings = [gap for gap in self.template.gaps if gap.next == Kind.GENERATE and gap.core_ids and not gap.lead]
         return openings[0].core_ids[-1] if openings else -1
 
-    def _join(self, kinds: Sequence[int], contents: Sequence[str], gaps: Sequence[Gap], generate: bool) -> Draft:
+    def _join(self, kinds: Sequence[int], spans: Sequence[Span], gaps: Sequence[Gap], generate: bool) -> Draft:
         parts: list[Segment] = []
         piece = Segment("", first=True)
-        for index, content in enumerate(contents):
+        for index, span in enumerate(spans):
             gap = gaps[index]
             piece.text += gap.trail
             if gap.core:
@@ -151,7 +217,7 @@ class Writer:
             else:
                 piece.text += gap.lead
             start = len(piece.text)
-            piece.text += content
+            piece.text += span.text
             piece.members.append(Member(index, start, len(piece.text)))
         if generate:
             gap = gaps[-1]
@@ -159,30 +225,39 @@ class Writer:
             _close(parts, piece)
             parts += [Segment(gap.core, gap.core_ids), Segment(gap.lead, gap.lead_ids)]
         else:
-            piece.text += self.template.closing
+            closing, _, stop_id = self.template.closing_of(kinds[-1])
+            piece.text += closing
             _close(parts, piece)
-            if self.template.stop_id >= 0:
-                parts.append(Segment("", (self.template.stop_id,), closes=True))
+            if stop_id >= 0:
+                parts.append(Segment("", (stop_id,), closes=True))
         for part in parts:
             part.answer = bool(part.members) and all(kinds[m.row] in ANSWERS for m in part.members)
+            _mix(part, spans)
         return Draft(parts, tuple(kinds))
 
-    def _whole(self, kinds: Sequence[int], contents: Sequence[str], generate: bool) -> tuple[list[Gap], list[str]]:
+    def _whole(self, kinds: Sequence[int], contents: Sequence[Content], generate: bool) -> tuple[list[Gap], list[Span]]:
         """Gaps and contents as the template writes them in this very conversation, rendered whole."""
         try:
             texts = segments(self.render, kinds, generate).gaps
-            written = [contextual(self.render, kinds, i, generate)(c) for i, c in enumerate(contents)]
+            spans = [self._placed(kinds, i, generate, content) for i, content in enumerate(contents)]
             whole = self.render(kinds, contents, generate)
         except RenderError as error:
             raise ValueError(f"the template refuses this conversation ({error})") from None
         except Displaced as error:
             raise ValueError(f"the template cannot write this conversation in order: {error}") from None
-        joined = "".join(a + b for a, b in zip(texts, [*written, ""], strict=True))
+        joined = "".join(a + b for a, b in zip(texts, [*(span.text for span in spans), ""], strict=True))
         if joined != whole:
             raise ValueError("the contents of this conversation change the text the template writes around them")
         chain = [Kind.START, *kinds, Kind.GENERATE if generate else Kind.NONE]
         pairs = zip(chain[:-1], chain[1:], texts, strict=True)
-        return [self.pieces.gap(a, b, text, a == Kind.START) for a, b, text in pairs], written
+        return [self.pieces.gap(a, b, text, a == Kind.START) for a, b, text in pairs], spans
+
+    def _placed(self, kinds: Sequence[int], index: int, generate: bool, content: Content) -> Span:
+        if kinds[index] == Kind.CALL or (
+            isinstance(content, Fields) and self.render.shape and self.render.shape.refers
+        ):
+            return self.written(kinds[index], content)
+        return Span(contextual(self.render, kinds, index, generate)(text_part(content)))
 
     def _ask(self, kind: int, content: str) -> str:
         if kind not in self._contextual:
@@ -193,6 +268,18 @@ class Writer:
             return self._contextual[kind](content)
         except (Displaced, RenderError) as error:
             raise ValueError(f"the template cannot write this content: {error}") from None
+
+
+def _mix(piece: Segment, spans: Sequence[Span]) -> None:
+    """Tell a piece which of its text cannot be control tokens, if any of its members brings some."""
+    if not any(spans[member.row].plain is not None for member in piece.members):
+        return
+    plain: list[tuple[int, int]] = []
+    for member in piece.members:
+        inside = spans[member.row].plain
+        whole = [(0, member.end - member.start)] if inside is None else inside
+        plain += [(member.start + a, member.start + b) for a, b in whole]
+    piece.plain = tuple(plain)
 
 
 def _close(parts: list[Segment], piece: Segment) -> None:
@@ -206,6 +293,8 @@ def _name(template: ChatTemplate, kind: int) -> str:
         return "the start"
     if kind == Kind.GENERATE:
         return "a generation prompt"
-    if 0 <= kind < len(template.roles):
-        return f"a {template.roles[kind]} message"
+    if 0 <= kind < len(template.roles) or kind == Kind.CALL:
+        role = template.roles[Kind.ASSISTANT if kind == Kind.CALL else kind]
+        article = "an" if role[:1].lower() in "aeiou" else "a"
+        return f"{article} {role} message" + (" with tool calls" if kind == Kind.CALL else "")
     return f"a {Kind(kind).name.lower()} message"

@@ -67,6 +67,12 @@ DROPS_THOUGHT = (
 OPENS_THOUGHT = (
     _EACH + _BLOCK + _END + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
 )
+OPENS_AND_DROPS = (
+    _EACH
+    + _BLOCK.replace("m.content", "m.content.split('</think>')[-1]")
+    + _END
+    + "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+)
 UNMARKED = "{%- for m in messages %}{{- m.role + ': ' + m.content + '\\n' }}{%- endfor %}{%- if add_generation_prompt %}assistant: {%- endif %}"
 SPACED = (
     "{{- bos_token }}"

@@ -129,7 +129,7 @@ def test_prompt_of_ids_is_taken_as_it_is_and_goes_on(codec: sc.Codec) -> None:
         ([{"prompt_ids": [-1]}], "row 0: id -1 is outside"),
         ([{"prompt_ids": [0.5]}], "flat list of integers"),
         (["\ud800"], "row 0: .*half a surrogate pair"),
-        ([[{"role": "assistant", "content": "", "tool_calls": [{}]}]], "tool_calls"),
+        ([[{"role": "assistant", "content": "", "tool_calls": [{}]}]], "row 0: message 0: tool call 0 has no name"),
     ],
 )
 def test_prompt_that_cannot_be_encoded_names_its_row(codec: sc.Codec, prompts, words: str) -> None:

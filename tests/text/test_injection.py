@@ -82,7 +82,7 @@ def test_pieces_of_a_marker_from_content_and_template_do_not_join(codec: sc.Code
 
 def test_content_that_holds_the_compilers_own_sentinels(codec: sc.Codec) -> None:
     """Nothing is marked in band, so a content may hold whatever the compiler probes with."""
-    from statelesschat.text.probe import sentinels
+    from statelesschat.text.marks import sentinels
 
     talk = Talk(
         (USER, ASSISTANT, USER), (" ".join(sentinels(4)), sentinels(2)[1], sentinels(3)[2]), 1, (False,) * 3, (1,) * 3
@@ -92,7 +92,7 @@ def test_content_that_holds_the_compilers_own_sentinels(codec: sc.Codec) -> None
 
 
 def test_sentinels_in_contents_of_a_frozen_history() -> None:
-    from statelesschat.text.probe import sentinels
+    from statelesschat.text.marks import sentinels
 
     tokenizer = vocab.qwen25(vocab.QWEN3)
     codec = sc.Codec(tokenizer, sc.make_config(tokenizer, history="frozen", **LIMITS))

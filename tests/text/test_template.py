@@ -58,7 +58,7 @@ def test_class_of_a_template_that_compiles(source: str | None, kind: str) -> Non
     ("source", "kind", "words"),
     [
         (t.DROPS_THOUGHT, "FROZEN_HISTORY", "rewrites an answer"),
-        (t.OPENS_THOUGHT, "FROZEN_HISTORY", "generation prompt"),
+        (t.OPENS_AND_DROPS, "FROZEN_HISTORY", "rewrites an answer"),
         (t.COUNTS_TURNS, "HOST_ONLY", "otherwise"),
         (t.LAST_FIRST, "MOVES_CONTENT", "moved"),
         (t.PARTS_ONLY, "MOVES_CONTENT", "parts"),
@@ -126,6 +126,24 @@ def test_masks_come_from_who_wrote_the_ids_though_the_template_hides_reasoning()
         assert ids[mask & (turns == turn)].tolist() == last.sampled[index]
 
 
+def test_what_a_generation_prompt_opens_is_part_of_the_answers_content(tokenizer) -> None:
+    """A template that opens a thought and leaves past contents alone is exact: contents begin with the opening."""
+    codec = sc.Codec(tokenizer, sc.make_config(tokenizer, chat_template=t.OPENS_THOUGHT, **LIMITS))
+    assert codec.config.template.kind == "EXACT"
+    assert codec.config.template.opened == "<think>\n"
+    talk = Talk((USER, ASSISTANT, USER), ("2+2?", "easy\n</think>\n\n4", "bye"), 1, (False,) * 3, (1,) * 3)
+    *_, last = drive(codec, talk)
+    history = codec.decode_history(last.state)[0]
+    assert history[1]["content"] == "<think>\neasy\n</think>\n\n4"
+    messages = [{"role": m["role"], "content": m["content"]} for m in history]
+    whole = tokenizer.apply_chat_template(
+        messages, chat_template=t.OPENS_THOUGHT, add_generation_prompt=True, return_dict=False
+    )
+    assert last.ids == whole
+    sampled = np.asarray(last.state.tokens)[: len(last.ids)][np.asarray(sc.loss_mask(last.state))[: len(last.ids)]]
+    assert tokenizer.decode(sampled) == "easy\n</think>\n\n4<|im_end|>"
+
+
 def test_few_shot_history_under_a_frozen_template_is_the_templates_own() -> None:
     """Prompts are rendered whole, so reasoning that the template drops from the past is dropped there."""
     tokenizer = vocab.qwen25(vocab.QWEN3)
@@ -143,9 +161,8 @@ def test_few_shot_history_under_a_frozen_template_is_the_templates_own() -> None
 def test_template_switches_are_passed_and_part_of_the_identity(tokenizer) -> None:
     on = sc.compile_template(tokenizer, chat_template=t.SWITCHED, template_kwargs={"thinking": True})
     assert on.kind == "EXACT"
-    with pytest.raises(sc.TemplateError, match="FROZEN_HISTORY"):
-        sc.compile_template(tokenizer, chat_template=t.SWITCHED)
-    off = sc.compile_template(tokenizer, chat_template=t.SWITCHED, history="frozen")
+    off = sc.compile_template(tokenizer, chat_template=t.SWITCHED)
+    assert (on.opened, off.opened) == ("", "<think>\n\n</think>\n\n")
     assert on != off
     assert off.gap(USER, GENERATE).text.endswith("</think>\n\n")
 
