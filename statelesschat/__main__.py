@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -104,6 +105,90 @@ def replay(
         print_shown(tally)
         print_summary(summary)
     raise typer.Exit(1 if summary.mismatches else 0)
+
+
+@app.command()
+def template(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME_OR_PATH]", help="Jinja file, folder or hub name. Without it: the built-in."),
+    ] = None,
+    everything: Annotated[
+        str | None, typer.Option("--all", metavar="DIR", help="Every Jinja file of a folder, as a table.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="For Jinja files: folder or hub name. Without it: a stand-in with the file's own markers."),
+    ] = None,
+    history: Annotated[
+        _History, typer.Option(help="frozen: prefer frozen history where that writes more roles.")
+    ] = _History.EXACT,
+    tools: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON file: a list of tool specs for the template to write.")
+    ] = None,
+    template_kwargs: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Variables of the template, such as '{\"enable_thinking\": false}'."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")] = False,
+    out: Annotated[str | None, typer.Option(metavar="FILE.json", help="Write the JSON object there.")] = None,
+) -> None:
+    """Compile a chat template and show its class, its table of gaps and a conversation as it writes it.
+
+    A template that cannot be compiled is shown with the conversation that says why.
+
+    Exit code: 0 if it compiles (with --all: if every one could be looked at), 1 if it is refused, 2 for input that
+    cannot be used.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from statelesschat.inspection.looking import look, tokenizer_of
+    from statelesschat.inspection.showing import print_look, print_survey, progress
+    from statelesschat.inspection.surveying import counts_of, survey, templates_in
+    from statelesschat.text.tokenizer import load_tokenizer
+
+    try:
+        if everything is not None:
+            if source is not None or tools is not None or template_kwargs is not None:
+                raise ValueError("--all looks at the files of a folder as they are; leave the other options out")
+            with progress() as advance:
+                looks = survey(templates_in(everything), tokenizer, advance)
+            report = {"counts": counts_of(looks), "templates": [one.as_json() for one in looks]}
+            _write_json(report, as_json, out)
+            if not as_json:
+                print_survey(looks)
+            raise typer.Exit(0)
+        specs = None if tools is None else json.loads(Path(tools).read_text(encoding="utf-8"))
+        variables = None if template_kwargs is None else json.loads(template_kwargs)
+        if variables is not None and not isinstance(variables, dict):
+            raise ValueError("--template-kwargs is no JSON object")
+        made, described = (
+            (load_tokenizer(None), "the built-in byte tokenizer") if source is None else tokenizer_of(source, tokenizer)
+        )
+        name = source or "built-in"
+        found = look(name, made, history=str(history), tools=specs, template_kwargs=variables)
+    except (OSError, ValueError, TypeError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _write_json(found.as_json(), as_json, out)
+    if not as_json:
+        print_look(found, described)
+    raise typer.Exit(0 if found.compiles else 1)
+
+
+def _write_json(value: dict[str, object], as_json: bool, out: str | None) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+    if out is not None:
+        try:
+            with open(out, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            print(f"{out}: {error.strerror}", file=sys.stderr)
+            raise typer.Exit(2) from None
+    if as_json:
+        print(text)
 
 
 def main() -> None:

@@ -136,7 +136,7 @@ def _drafts(script: Script, writer: Writer) -> Iterator[Draft]:
             yield writer.answer(content, calls=writer.calls_tools(content))
         else:
             before, after = script.neighbours(index)
-            yield writer.message(kind, content, writer.behind(before, kind), after)
+            yield writer.message(kind, content, before, after)
 
 
 def _sized(script: Script, sizes: tuple[int, ...], writer: Writer) -> Script:
@@ -144,9 +144,7 @@ def _sized(script: Script, sizes: tuple[int, ...], writer: Writer) -> Script:
     shifts = [0] * len(script.kinds)
     for turn in script.turns:
         if turn.replies:
-            shifts[turn.answer + 1] = known.get(
-                writer.behind(script.kinds[turn.answer], script.kinds[turn.answer + 1]), 0
-            )
+            shifts[turn.answer + 1] = known.get(script.kinds[turn.answer], 0)
     written = [size - less for size, less in zip(sizes, [0, *shifts[script.prompt :]], strict=True)]
     return dataclasses.replace(script, sizes=sizes, ends=tuple(itertools.accumulate(written)))
 

@@ -150,14 +150,16 @@ def pad_id(tokenizer: Any) -> int:
 
 def piece_encoding(tokenizer: Any, core_ids: Sequence[int]) -> str:
     """The way of encoding pieces that equals the whole tokenizer's, behind and before a control token."""
-    rng = random.Random(SEED)
-    texts = [random_content(rng, empty=False) for _ in range(40)]
-    control = next((c for c in core_ids), None)
+    added = tokenizer.added_tokens_decoder
+    others = (i for i, token in added.items() if not token.normalized)
+    control = next((i for i in (*core_ids, *others) if i in added), None)
     if control is None:
         return ENCODINGS[0]
-    marker = tokenizer.added_tokens_decoder.get(control)
-    if marker is None or marker.lstrip or marker.rstrip:
-        return ENCODINGS[0]
+    marker = added[control]
+    # What swallows white space, or is found between words only, is tried on texts that begin and end in neither.
+    frame = "({})" if marker.lstrip or marker.rstrip or marker.single_word else "{}"
+    rng = random.Random(SEED)
+    texts = [frame.format(random_content(rng, empty=False)) for _ in range(40)]
     for encoding in ENCODINGS:
         pieces = PieceCodec(tokenizer, encoding)
         behind = [pieces.reference(f"{marker.content}{text}{marker.content}") for text in texts]

@@ -1,16 +1,17 @@
 """Text and histories to arrays and back."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from statelesschat.core.config import ChatConfig
-from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Header, Kind, Message, Role
+from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Kind, Message, Role
 from statelesschat.text.build import fingerprint
 from statelesschat.text.calls import CallFormat, Reading, read_calls
-from statelesschat.text.decoding import decode_blocks, decode_histories, decode_texts
+from statelesschat.text.decoding import decode_blocks, decode_histories, decode_responses, decode_texts
 from statelesschat.text.inputs import (
     Conversation,
     answer_of,
@@ -186,7 +187,7 @@ class Codec:
             contents: B strings (or one). A tool result may be a dict with ``content``, ``name`` and ``tool_call_id``,
                 which it has to be where the template writes those.
             previous: the role before, or ``"start"``. A tool result stands behind a message with tool calls wherever
-                the template writes those.
+                the template writes those; ``Kind.ASSISTANT`` says that there are none.
             next: the role after, or ``"generate"``: an answer is asked for.
             width: W, by default ``max_message_len``.
 
@@ -197,19 +198,23 @@ class Codec:
         if not rows:
             raise ValueError("the batch is empty; give at least one content")
         names = self.config.template.roles
-        roles = [role_of(r, names) for r in per_row(role, len(rows), "role")]
-        befores = [neighbour_of(k, names) for k in per_row(previous, len(rows), "previous")]
-        befores = [Kind(self.writer.behind(kind, role)) for kind, role in zip(befores, roles, strict=True)]
-        afters = [neighbour_of(k, names) for k in per_row(next, len(rows), "next")]
+        roles = _mapped(per_row(role, len(rows), "role"), lambda r: role_of(r, names))
+        befores = _mapped(per_row(previous, len(rows), "previous"), lambda k: neighbour_of(k, names))
+        given = per_row(previous, len(rows), "previous")
+        befores = [
+            before if isinstance(what, Kind) else Kind(self.writer.behind(before, role))
+            for what, before, role in zip(given, befores, roles, strict=True)
+        ]
+        afters = _mapped(per_row(next, len(rows), "next"), lambda k: neighbour_of(k, names))
         drafts = _each(
             list(zip(roles, rows, befores, afters, strict=True)),
             lambda r: self.writer.message(int(r[0]), result_of(r[1], r[0] == Role.TOOL), int(r[2]), int(r[3])),
         )
         written = self.writer.write(drafts)
-        headers: Any = np.zeros((len(rows), len(Header)), np.int32)
-        for row, (block, kind, before, after) in enumerate(zip(written, roles, befores, afters, strict=True)):
-            _, start, end, lead, trail = block.spans[0]
-            headers[row] = [int(kind), start, end, lead, trail, int(before), int(after)]
+        lines = zip(written, roles, befores, afters, strict=True)
+        headers: Any = np.asarray(
+            [(kind, *block.spans[0][1:], before, after) for block, kind, before, after in lines], np.int32
+        )
         tokens, lengths = self._pad([w.ids for w in written], width, "max_message_len", "message")
         return Message(tokens, lengths, headers)
 
@@ -226,6 +231,25 @@ class Codec:
         ``"prompt"``.
         """
         return decode_histories(self.writer, states, calls)
+
+    def decode_responses(self, states: ChatState) -> list[str]:
+        """Each conversation's latest answer as text, for rewards and tools between turns.
+
+        It is the ``content`` that ``decode_history(states, calls=False)`` gives that answer: without what the template
+        writes around answers and without the stop id; control tokens in it are written out. Only its ids are read
+        from the device. It is the empty string before any id was sampled.
+
+        Example:
+            >>> import jax, statelesschat as sc
+            >>> tokenizer = sc.load_tokenizer(None)
+            >>> config = sc.make_config(tokenizer, capacity=256, max_messages=8, max_message_len=64, max_turns=2)
+            >>> codec = sc.Codec(tokenizer, config)
+            >>> states = jax.vmap(sc.reset, (None, 0))(sc.init(config), codec.encode(["2+3?", "1+1?"]))
+            >>> states = jax.vmap(sc.step)(states, codec.encode_actions(["5", "two"]))
+            >>> codec.decode_responses(states)
+            ['5', 'two']
+        """
+        return decode_responses(self.writer, states)
 
     def decode_messages(self, messages: Message) -> list[dict[str, str]]:
         """Messages as dicts, the inverse of `encode_messages`."""
@@ -272,13 +296,15 @@ class Codec:
         width = limit if width is None else width
         if not 1 <= width <= limit:
             raise ValueError(f"width={width}; give 1 to {option}={limit}")
+        lengths = np.fromiter(map(len, sequences), np.int32, len(sequences))
+        if (lengths > width).any():
+            row = int(np.argmax(lengths > width))
+            bound = f"{option}={limit}" if width == limit else f"width={width}"
+            raise ValueError(f"row {row}: the {what} takes {lengths[row]} ids, more than {bound}; raise it or shorten")
         tokens = np.full((len(sequences), width), self.config.template.pad_id, np.int32)
-        for row, ids in enumerate(sequences):
-            if len(ids) > width:
-                bound = f"{option}={limit}" if width == limit else f"width={width}"
-                raise ValueError(f"row {row}: the {what} takes {len(ids)} ids, more than {bound}; raise it or shorten")
-            tokens[row, : len(ids)] = ids
-        return tokens, np.asarray([len(ids) for ids in sequences], np.int32)
+        ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, int(lengths.sum()))
+        tokens[np.arange(width) < lengths[:, None]] = ids
+        return tokens, lengths
 
     def _logprobs(
         self, logprobs: Sequence[Any] | None, sequences: Sequence[Sequence[int]], shape: tuple[int, ...]
@@ -305,6 +331,12 @@ def _table(kinds: Sequence[int], block: Written) -> np.ndarray:
         )
     ]
     return np.asarray(rows, np.int32)
+
+
+def _mapped(values: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
+    """The function of each value; of one that stands for many rows it is asked once."""
+    results = {at: function(value) for at, value in {id(value): value for value in values}.items()}
+    return [results[id(value)] for value in values]
 
 
 def _in_row(row: int, function: Callable[[], T]) -> T:

@@ -1,10 +1,14 @@
 """States and messages back to text and histories."""
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from statelesschat.core.types import ChatState, Column, Finish, Header, Kind, Message
 from statelesschat.text.calls import CallFormat, read_calls
@@ -39,6 +43,41 @@ def decode_histories(writer: Writer, states: ChatState, calls: bool) -> list[lis
             _show_calls(writer, message)
         histories[row].append(message)
     return histories
+
+
+def decode_responses(writer: Writer, states: ChatState) -> list[str]:
+    """Each conversation's latest answer as text; of the buffers only its ids leave the device."""
+    batched = states.tokens.ndim > 1
+    tables, messages = states.table if batched else states.table[None], jnp.atleast_1d(states.num_messages)
+    starts, ends, finishes = np.asarray(_latest_answers(tables, messages)).T
+    counts = ends - starts
+    # One width is one trace, so widths are powers of two.
+    width = min(1 << max(int(counts.max()) - 1, 0).bit_length(), states.tokens.shape[-1])
+    tokens = np.asarray(_stretches(states.tokens if batched else states.tokens[None], starts, width))
+    pieces = [row[:count].tolist() for row, count in zip(tokens, counts, strict=True)]
+    texts = _decode(writer, pieces, (starts == 0).tolist())
+    return [
+        _answer_content(writer, text, Finish(finish)) if finish != Finish.NONE else ""
+        for text, finish in zip(texts, finishes.tolist(), strict=True)
+    ]
+
+
+@jax.jit
+def _latest_answers(tables: Int[Array, "B M 10"], messages: Int[Array, "B"]) -> Int[Array, "B 3"]:
+    """Start, end and finish of what `statelesschat.last_response` gives, zeros where there is no answer."""
+    rows = jnp.arange(tables.shape[1])[None]
+    answered = (rows < messages[:, None]) & (tables[:, :, Column.SAMPLED] >= 0)
+    latest = jnp.max(jnp.where(answered, rows, -1), axis=1)
+    lines = jnp.take_along_axis(tables, jnp.maximum(latest, 0)[:, None, None], axis=1)[:, 0]
+    lines = lines[:, jnp.array([int(Column.PIECE_START), int(Column.PIECE_END), int(Column.FINISH)])]
+    return jnp.where(latest[:, None] >= 0, lines, 0)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _stretches(tokens: Int[Array, "B L"], starts: Int[Array, "B"], width: int) -> Int[Array, "B W"]:
+    """``width`` ids of each row from its start; of what lies beyond the buffer the last id."""
+    places = starts[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
+    return jnp.take_along_axis(tokens, jnp.minimum(places, tokens.shape[1] - 1), axis=1)
 
 
 def _show_calls(writer: Writer, message: dict[str, Any]) -> None:

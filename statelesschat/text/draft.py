@@ -7,9 +7,10 @@ from statelesschat.core.types import Finish, Kind
 from statelesschat.text.pieces import PieceCodec
 
 ANSWERS = (Kind.ASSISTANT, Kind.CALL)
+_NONE, _LENGTH, _STOP = int(Finish.NONE), int(Finish.LENGTH), int(Finish.STOP)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Member:
     """Where a message's content stands in the text of a piece, in characters."""
 
@@ -18,9 +19,12 @@ class Member:
     end: int
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Segment:
-    """A stretch of a block: ids that are known, or a piece of text yet to be encoded (``ids`` None)."""
+    """A stretch of a block: ids that are known, or a piece of text yet to be encoded (``ids`` None).
+
+    A segment whose ids are known is never changed, so many drafts may share it.
+    """
 
     text: str
     ids: Sequence[int] | None = None
@@ -31,7 +35,7 @@ class Segment:
     members: list[Member] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Draft:
     """A block or a prompt before encoding."""
 
@@ -40,20 +44,20 @@ class Draft:
     left: int = -1  # the control token that stands before the draft, -1 for none
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Written:
     """A block or a prompt after encoding; ``spans[i]`` is (start, piece start, piece end, lead, trail) of message i."""
 
     ids: list[int]
-    text: str
     spans: list[tuple[int, int, int, int, int]]
     finishes: list[int]
 
 
 def encode_drafts(pieces: PieceCodec, drafts: Sequence[Draft]) -> list[Written]:
     """Encode drafts, all pieces of a sort in one call."""
-    for draft in drafts:
-        _swallow(pieces, draft)
+    if pieces.swallows:
+        for draft in drafts:
+            _swallow(pieces, draft)
     groups: dict[tuple[bool, bool], list[Segment]] = {}
     for draft in drafts:
         for part in draft.segments:
@@ -70,22 +74,21 @@ def encode_drafts(pieces: PieceCodec, drafts: Sequence[Draft]) -> list[Written]:
 def _assemble(pieces: PieceCodec, draft: Draft) -> Written:
     ids: list[int] = []
     spans: list[tuple[int, int, int, int, int]] = []
-    finishes = [int(Finish.NONE) if kind not in ANSWERS else int(Finish.LENGTH) for kind in draft.kinds]
+    finishes = [_LENGTH if kind in ANSWERS else _NONE for kind in draft.kinds]
     begin = 0
     for part in draft.segments:
-        known = part.ids or ()
         for member in part.members:
             first, last, lead, trail = _span(pieces, part, member)
             start, end = len(ids) + first, len(ids) + last
             spans.append((min(begin, start), start, end, lead, trail))
             begin = end
-        ids.extend(known)
+        ids.extend(part.ids or ())
         if part.members:
             begin = len(ids)
         if part.closes:
             begin = len(ids)
-            finishes[len(spans) - 1] = int(Finish.STOP)
-    return Written(ids, "".join(part.text for part in draft.segments), spans, finishes)
+            finishes[len(spans) - 1] = _STOP
+    return Written(ids, spans, finishes)
 
 
 def _span(pieces: PieceCodec, part: Segment, member: Member) -> tuple[int, int, int, int]:

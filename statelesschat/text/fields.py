@@ -135,7 +135,7 @@ def specs_of(tools: Any) -> tuple[str, ...]:
 
 def _spec_of(tool: Any, index: int) -> str:
     if callable(tool):
-        from transformers.utils import get_json_schema
+        from transformers.utils.chat_template_utils import get_json_schema
 
         try:
             tool = get_json_schema(tool)

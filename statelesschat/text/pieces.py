@@ -1,11 +1,13 @@
 """The tokenizer at the seams: texts cut at control tokens, and the pieces in between encoded apart.
 
 A tokenizer splits its input at its added tokens before anything else, so what stands between two of them is encoded
-as if alone, but for two things a piece must get right itself: SentencePiece writes a space before the first piece
+as if alone, but for two things a piece must get right itself: SentencePiece may write a space before the first piece
 of a text only, and added tokens may swallow the white space beside them.
 """
 
 import functools
+import itertools
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +15,7 @@ from statelesschat.core.config import Gap
 from statelesschat.core.types import Kind
 from statelesschat.text.tokenizer import is_text, plain_backend
 
-ENCODINGS = ("plain", "anchored")
-_ANCHOR = "\n"
+ENCODINGS = ("plain", "unprefixed")
 _HARD = (
     "",
     "x",
@@ -55,7 +56,8 @@ class PieceCodec:
 
     Args:
         tokenizer: a fast tokenizer of transformers.
-        encoding: ``"plain"``, the piece as it is; or ``"anchored"``, behind a newline whose ids are dropped.
+        encoding: ``"plain"``, each piece as the tokenizer encodes a text; or ``"unprefixed"``, without the space it
+            writes before a text, but for the piece that begins a conversation.
         trusted: True lets contents hold control tokens.
         opened: text the template opens answers with; control tokens in it are ids in every answer.
     """
@@ -70,11 +72,13 @@ class PieceCodec:
         unmarked = tuple(str(t.content) for t in self.controls.values() if not t.special or t.content in opened)
         everything = tuple(str(t.content) for t in self.controls.values())
         self.unmarked = unmarked
-        self._content = plain_backend(tokenizer, everything if trusted else ())
-        self._answer = plain_backend(tokenizer, everything if trusted else unmarked)
-        self._anchor = tuple(self._content.encode(_ANCHOR, add_special_tokens=False).ids)
-        self._anchor_text = self.full.decode(list(self._anchor), skip_special_tokens=False)
+        self._kept = {False: everything if trusted else (), True: everything if trusted else unmarked}
+        self._added = frozenset(added)
+        self._inner, self._prefixes = _unprefixed(self.full)
+        self._backend = functools.cache(self._make_backend)
+        self.swallows = any(token.lstrip or token.rstrip for token in self.controls.values())
         self.cut = functools.lru_cache(maxsize=4096)(self._cut)
+        self.seam = functools.lru_cache(maxsize=1024)(self._seam)
 
     def encode(self, texts: Sequence[str], answers: bool = False, first: bool = False) -> list[list[int]]:
         """Ids of pieces, in one batch.
@@ -84,26 +88,35 @@ class PieceCodec:
             answers: added tokens that are not special (``<think>``) are ids in an answer, text in other contents.
             first: the pieces stand at the very beginning of their text, behind no control token.
         """
-        backend = self._answer if answers else self._content
-        anchored = self.encoding == "anchored" and not first
-        batch = backend.encode_batch([_ANCHOR + t if anchored else t for t in texts], add_special_tokens=False)
-        skip = len(self._anchor) if anchored else 0
-        return [encoding.ids[skip:] if text else [] for encoding, text in zip(batch, texts, strict=True)]
+        # The fast call leaves out the offsets and is otherwise the same.
+        batch = self._backend(answers, first).encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids if text else [] for encoding, text in zip(batch, texts, strict=True)]
 
     def offsets(self, text: str, answers: bool = False, first: bool = False) -> list[tuple[int, int]]:
         """Where in the piece each of its ids begins and ends, in characters."""
-        backend = self._answer if answers else self._content
-        anchored = self.encoding == "anchored" and not first
-        encoding = backend.encode(_ANCHOR + text if anchored else text, add_special_tokens=False)
-        skip, shift = (len(self._anchor), len(_ANCHOR)) if anchored else (0, 0)
-        return [(max(a - shift, 0), max(b - shift, 0)) for a, b in encoding.offsets[skip:]]
+        return self._backend(answers, first).encode(text, add_special_tokens=False).offsets
 
     def decode(self, pieces: Sequence[Sequence[int]], first: bool = False) -> list[str]:
         """Texts of pieces, control tokens in them written out."""
-        if self.encoding == "plain" or first:
+        if not self._prefixes:
             return self.full.decode_batch([list(p) for p in pieces], skip_special_tokens=False)
-        texts = self.full.decode_batch([[*self._anchor, *p] for p in pieces], skip_special_tokens=False)
-        return [text[len(self._anchor_text) :] for text in texts]
+        return [self._text(piece, first) for piece in pieces]
+
+    def _text(self, ids: Sequence[int], first: bool) -> str:
+        """The text of a piece, each stretch between added tokens without the space that encoding wrote before it."""
+        parts = []
+        for is_added, run in itertools.groupby(ids, self._added.__contains__):
+            tokens = [token for i in run if (token := self.full.id_to_token(i)) is not None]
+            text = "".join(tokens) if is_added else self._inner.decoder.decode(tokens)
+            prefixed = not is_added and (self.encoding == "plain" or (first and not parts))
+            parts.append(text.removeprefix(" ") if prefixed else text)
+        return "".join(parts)
+
+    def _make_backend(self, answers: bool, first: bool) -> Any:
+        backend = plain_backend(self.tokenizer, self._kept[answers])
+        if self.encoding == "unprefixed" and not first:
+            backend.normalizer, backend.pre_tokenizer = self._inner.normalizer, self._inner.pre_tokenizer
+        return backend
 
     def found(self, text: str, plain: Sequence[tuple[int, int]] = ()) -> list[int]:
         """The control tokens in a text, but for those in the stretches that are plain."""
@@ -143,7 +156,7 @@ class PieceCodec:
             cut = Cut("", head, cut.lead if cut.core else text, tuple(self.reference(head)) if head else ())
         appendable = bool(cut.core) or opening or previous == Kind.START or next == Kind.GENERATE
         if not appendable:
-            seam = self._seam(text)
+            seam = self.seam(text)
             appendable = seam > 0
             cut = Cut(text[:seam], "", text[seam:], ()) if appendable else cut
         first = opening and not cut.core
@@ -180,3 +193,32 @@ class PieceCodec:
         first, last = controls[0], controls[-1]
         start, end = encoding.offsets[first][0], encoding.offsets[last][1]
         return Cut(text[:start], text[start:end], text[end:], tuple(encoding.ids[first : last + 1]))
+
+
+def _unprefixed(backend: Any) -> tuple[Any, bool]:
+    """The parts of a backend that change text, as they are where no text begins, and whether encoding differs there."""
+    from tokenizers import Tokenizer, models
+
+    parts = Tokenizer(models.BPE())
+    for name in ("normalizer", "pre_tokenizer", "decoder"):
+        if getattr(backend, name) is not None:
+            setattr(parts, name, getattr(backend, name))
+    state = json.loads(parts.to_str())
+    inner = state | {name: _without_prefix(state[name]) for name in ("normalizer", "pre_tokenizer", "decoder")}
+    differs = state["decoder"] is not None and any(state[n] != inner[n] for n in ("normalizer", "pre_tokenizer"))
+    return Tokenizer.from_str(json.dumps(inner)), differs
+
+
+def _without_prefix(part: Any) -> Any:
+    """A part's state without the space it writes before a text, or takes away from there; None: nothing is left."""
+    match part:
+        case {"type": "Sequence"}:
+            (key,) = part.keys() - {"type"}
+            return part | {key: [kept for kept in map(_without_prefix, part[key]) if kept is not None]}
+        case {"type": "Prepend"} | {"type": "Strip", "start": 1, "stop": 0}:
+            return None
+        case {"type": "Metaspace"}:
+            return part | {"prepend_scheme": "never"}
+        case {"type": "ByteLevel"}:
+            return part | {"add_prefix_space": False}
+    return part

@@ -74,6 +74,7 @@ class Reference:
         order = sorted(sampled)[-1:] if frozen else sorted(sampled)
         texts = self.parts(kinds, contents, order)
         ids: list[int] = []
+        closing_ids: tuple[int, ...] = ()
         for index, text in enumerate(texts):
             if frozen and index == 0:
                 continue

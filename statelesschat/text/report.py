@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from statelesschat.core.config import ChatTemplate
 from statelesschat.core.types import Kind
+from statelesschat.text.marks import Shape
 from statelesschat.text.render import Renderer
 from statelesschat.text.verify import Failure
 
@@ -35,10 +36,12 @@ class TemplateError(ValueError):
         kind: FROZEN_HISTORY, MOVES_CONTENT or HOST_ONLY.
         reason: what is the matter, in a sentence.
         witness: the conversation that shows it, or None.
+        usable: False for a template that does not write a plain text message at all: it raises, or wants variables,
+            contents in parts or images.
     """
 
-    def __init__(self, kind: str, reason: str, witness: Witness | None) -> None:
-        self.kind, self.reason, self.witness = kind, reason, witness
+    def __init__(self, kind: str, reason: str, witness: Witness | None, usable: bool = True) -> None:
+        self.kind, self.reason, self.witness, self.usable = kind, reason, witness, usable
         lines = [f"{kind}: {reason}", f"  what to do: {_ADVICE[kind]}"]
         if witness is not None and witness.messages:
             lines.append("  witness:")
@@ -69,11 +72,25 @@ def witness_of(failure: Failure, render: Renderer) -> Witness:
     return Witness(reasons[failure.level], render.messages(kinds[:upto], contents[:upto]), failure.ours, failure.theirs)
 
 
+def _tool_lines(template: ChatTemplate) -> list[str]:
+    lines = [f"tools     {len(template.tools)} specs are written"] if template.tools else []
+    if template.calls:
+        read = f"read as {template.call_format[0]}" if template.call_format else "not read back from answers"
+        refers = Shape(*template.calls).refers
+        asks = f"; a result gives its {' and its '.join(refers)}" if refers else ""
+        lines.append(f"calls     written as the template does, {read}{asks}")
+    if template.allows(Kind.TOOL, Kind.GENERATE):
+        asked, after = (template.gap(kind, Kind.GENERATE) for kind in (Kind.USER, Kind.TOOL))
+        if (asked.core_ids[-1:], asked.lead) != (after.core_ids[-1:], after.lead):
+            lines.append("calls     after a tool result no assistant header is written: the answer goes on behind it")
+    return lines
+
+
 def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | None) -> str:
     """The printable report of a compiled template."""
     meaning = {
-        "EXACT": "every prompt equals the template's, tool results included",
-        "EXACT_CHAT": "every prompt equals the template's; tool results cannot be written",
+        "EXACT": "every prompt equals the template's, with tools",
+        "EXACT_CHAT": "every prompt equals the template's; it has no tools",
         "GAPS_EXACT": "every prompt equals the template's; the host renders contents",
         "FROZEN_HISTORY": "the next turn equals the template's; earlier turns stay as sampled",
     }
@@ -93,6 +110,7 @@ def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | No
     }
     if changed:
         lines.append("contents  " + ", ".join(f"{role}: {name}" for role, name in changed.items()))
+    lines += _tool_lines(template)
     if template.piece_encoding != "plain":
         lines.append(f"pieces    encoded {template.piece_encoding}")
     lines.append("gaps")

@@ -97,8 +97,7 @@ class Spans:
         start = pattern.spans[1][0]
         first = text.rfind(behind[0])
         end = text.rfind(self.render.shape.stop, 0, first) if self.render.shape is not None else -1
-        before = self.render((USER,), asked, True)
-        if text[:start] != before[:start] or not start <= end:
+        if text[:start] != pattern.text[:start] or not start <= end:
             raise Displaced(CALL, "one that changes the text around it", kinds)
         return text[start:end]
 

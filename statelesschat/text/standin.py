@@ -1,9 +1,11 @@
 """A tokenizer to look at a chat template with, where the template's own tokenizer is not at hand."""
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from statelesschat.text.patience import TooLong, at_most
 from statelesschat.text.tokenizer import byte_symbols
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ _MARKERS = re.compile(
     re.VERBOSE,
 )
 _THOUGHTS = ("<think>", "</think>")  # one of them may stand alone: the policy writes the other
+_PATIENCE = 10.0  # seconds for a few renders
 _ATTRIBUTES = ("pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -53,10 +56,13 @@ def stand_in(source: str) -> "PreTrainedTokenizerFast":
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, chat_template=source, clean_up_tokenization_spaces=False, **named
     )
-    found = dict.fromkeys(marker for text in (source, *_renders(tokenizer)) for marker in _MARKERS.findall(text))
+    texts = [source]
+    with contextlib.suppress(TooLong), at_most(_PATIENCE):
+        texts += _renders(tokenizer)
+    found = dict.fromkeys(marker for text in texts for marker in _MARKERS.findall(text))
     paired = {marker for marker in found if _partner(marker) in found or marker in _THOUGHTS} - {*named.values()}
-    for marker in found:
-        tokenizer.add_tokens([AddedToken(marker, special=marker not in paired, normalized=False)])
+    tokens: Any = [AddedToken(marker, special=marker not in paired, normalized=False) for marker in found]
+    tokenizer.add_tokens(tokens)
     return tokenizer
 
 

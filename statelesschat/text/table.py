@@ -138,7 +138,7 @@ class Table:
         for pair, text in pairs.items():
             asked = pairs.get((pair[0], int(GENERATE)))
             other = asked if pair[1] == CALL else None if asked is None else asked + rest
-            if pair[1] in ANSWERS and other is not None and other != text + opened:
+            if pair[1] in ANSWERS and asked is not None and other != text + opened:
                 reason = f"{pair_name(pair)} has another header than the generation prompt there"
                 return Witness(reason, [], asked, text)
         for kinds, text in self.found.finals.items():

@@ -13,6 +13,7 @@ from statelesschat.text.build import SEED, Builder, fingerprint, pad_id, piece_e
 from statelesschat.text.calls import format_of, reads_back
 from statelesschat.text.fields import Fields, specs_of
 from statelesschat.text.marks import sentinels
+from statelesschat.text.patience import TooLong, at_most
 from statelesschat.text.probe import (
     ASSISTANT,
     CALL,
@@ -40,6 +41,8 @@ from statelesschat.text.transforms import (
 )
 from statelesschat.text.verify import Failure, chains_of, random_conversations, verify
 from statelesschat.text.writer import Writer
+
+_PATIENCE = 60.0  # seconds for a compilation; most templates take a third of one
 
 
 def compile_template(
@@ -90,7 +93,12 @@ def compile_template(
         tokenizer, source, role_names(roles), options_dict(options), f"{today.isoformat()}T12:00:00", specs_of(tools)
     )
     compiler = _Compiler(tokenizer, render, options, trusted_control_tokens)
-    return compiler.compile(history)
+    try:
+        with at_most(_PATIENCE):
+            return compiler.compile(history)
+    except TooLong as error:
+        reason = f"the template takes {error} to write a few short conversations; it may loop without an end"
+        raise TemplateError("HOST_ONLY", reason, None, usable=False) from None
 
 
 def raw_template(tokenizer: Any) -> ChatTemplate:
@@ -150,7 +158,8 @@ class _Compiler:
         if exact is not None and (history == "exact" or _roles_of(exact) == len(Role)):
             return exact
         try:
-            frozen = self._settle(self._table(found, note, late=True), witness)
+            groups = None if history == "frozen" else (CHAT,)  # to tell what could be done, chat is enough
+            frozen = self._settle(self._table(found, note, late=True), witness, groups)
         except Refuted as refuted:
             if exact is not None:
                 return exact
@@ -195,12 +204,12 @@ class _Compiler:
         table.notes += [note] if note else []
         return table
 
-    def _settle(self, table: Table, witness: Witness | None) -> ChatTemplate:
+    def _settle(self, table: Table, witness: Witness | None, groups: Sequence[Group] | None = None) -> ChatTemplate:
         """Build and verify the table group by group; what plain chat can do without is left out where it fails."""
         rng = random.Random(SEED)
         template = self.builder.build(table)
         kept: set[tuple[int, int]] = set()
-        for group in groups_of(CALLS.pairs <= set(table.pairs)):
+        for group in groups or groups_of(CALLS.pairs <= set(table.pairs)):
             if not group.pairs <= set(table.pairs):
                 continue
             trial = kept | group.pairs
@@ -210,7 +219,11 @@ class _Compiler:
             if group in (CHAT, CALLS, TOOLS):
                 chains += chains_of(trial, rng, 8, 6)
             reason = _untransformable(group, template)
-            failure = None if reason else self._run(template, trial, chains * 2, rng)
+            failure = (
+                None
+                if reason
+                else self._run(template, trial, chains * (2 if group in (CHAT, CALLS, TOOLS) else 1), rng)
+            )
             if failure is not None:
                 reason = witness_of(failure, self.render).reason
             if not reason and chains:
@@ -263,11 +276,10 @@ def _check_usable(found: Observed) -> None:
         reason = f"the template raises on a single user message ({found.refused[simple]})"
         if "undefined" in found.refused[simple].lower():
             reason += "; a variable it needs is passed with template_kwargs=..."
-        raise TemplateError("HOST_ONLY", reason, None)
+        raise TemplateError("HOST_ONLY", reason, None, usable=False)
     if simple in found.displaced:
-        raise TemplateError(
-            "MOVES_CONTENT", f"{found.displaced[simple]}; it may want contents in parts or images", None
-        )
+        reason = f"{found.displaced[simple]}; it may want contents in parts or images"
+        raise TemplateError("MOVES_CONTENT", reason, None, usable=False)
 
 
 def _untransformable(group: Group, template: ChatTemplate) -> str | None:

@@ -1,7 +1,8 @@
 """Messages to blocks of ids: what a compiled template writes around contents."""
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from statelesschat.core.config import ChatTemplate, Gap
 from statelesschat.core.types import Kind
@@ -16,6 +17,16 @@ from statelesschat.text.spans import Span, Spans
 from statelesschat.text.transforms import KNOWN, RENDERED, contextual
 
 _REMEMBERED = 1024
+
+
+class Frame(NamedTuple):
+    """What is written around an appended message's content: known segments, and the text of its piece."""
+
+    head: list[Segment]
+    lead: str
+    trail: str
+    tail: list[Segment]
+    first: bool  # the piece stands at the very beginning of the conversation
 
 
 class Writer:
@@ -35,6 +46,7 @@ class Writer:
         )
         self._contextual: dict[int, Any] = {}
         self._spans: dict[Fields, Span] = {}
+        self._frame = functools.cache(self._frame_between)
         self.types = argument_types(template.tools)
         controls = [] if template.trusted_control_tokens else [str(t.content) for t in self.pieces.controls.values()]
         self.spans = (
@@ -101,6 +113,17 @@ class Writer:
 
     def message(self, kind: int, content: Content, previous: int, next: int) -> Draft:
         """The block of one message between two neighbours."""
+        frame = self._frame(kind, previous, next)
+        span = self.written(kind, content)
+        start = len(frame.lead)
+        text = frame.lead + span.text + frame.trail
+        members = [Member(0, start, start + len(span.text))]
+        piece = Segment(text, answer=kind in ANSWERS, first=frame.first, members=members)
+        if span.plain is not None:
+            _mix(piece, [span])
+        return Draft([*frame.head, piece, *frame.tail], (kind,))
+
+    def _frame_between(self, kind: int, previous: int, next: int) -> Frame:
         before, after = self.order(previous, kind), self.order(kind, next)
         for gap in (before, after):
             if not gap.appendable:
@@ -109,23 +132,13 @@ class Writer:
                     f"writes {gap.text!r}, with no control token in it, so their ids depend on one another and the two "
                     "can only be encoded together, in a prompt; merge their contents into one message"
                 )
-        span = self.written(kind, content)
-        parts = []
+        head, tail = [Segment(before.core, before.core_ids)], []
         if previous in ANSWERS:
-            parts.append(Segment(before.trail, before.trail_ids))
-        parts.append(Segment(before.core, before.core_ids))
-        start = len(before.lead)
-        trail = "" if kind in ANSWERS else after.trail  # an answer's closing is written with the next message
-        text = before.lead + span.text + trail
-        members = [Member(0, start, start + len(span.text))]
-        first = previous == Kind.START and not before.core
-        piece = Segment(text, answer=kind in ANSWERS, first=first, members=members)
-        _mix(piece, [span])
-        parts.append(piece)
+            head.insert(0, Segment(before.trail, before.trail_ids))
         if next == Kind.GENERATE:
-            parts.append(Segment(after.core, after.core_ids))
-            parts.append(Segment(after.lead, after.lead_ids))
-        return Draft(parts, (kind,))
+            tail = [Segment(after.core, after.core_ids), Segment(after.lead, after.lead_ids)]
+        trail = "" if kind in ANSWERS else after.trail  # an answer's closing is written with the next message
+        return Frame(head, before.lead, trail, tail, previous == Kind.START and not before.core)
 
     def answer(
         self, content: Content, *, begin: bool = True, finished: bool = True, stop: bool = True, calls: bool = False
@@ -148,7 +161,7 @@ class Writer:
             piece = Segment(span.text, answer=True, members=[Member(0, 0, len(span.text))])
             _mix(piece, [span])
             ends = [Segment("", (self.template.call_stop_id,))] if finished and stop else []
-            return Draft([piece, *ends], (int(Kind.CALL),), self._opener())
+            return Draft([piece, *ends], (int(Kind.CALL),), self._opener)
         text = content
         template = self.template
         name = template.transforms[Kind.ASSISTANT]
@@ -171,7 +184,7 @@ class Writer:
         stops = (stop_id,) if stop_id >= 0 else template.stop_ids[:1]
         if ends:
             parts.append(Segment("", stops))
-        return Draft(parts, (int(Kind.ASSISTANT),), self._opener() if begin and not core else -1)
+        return Draft(parts, (int(Kind.ASSISTANT),), self._opener if begin and not core else -1)
 
     def write(self, drafts: Sequence[Draft]) -> list[Written]:
         """Encode drafts, in few calls of the tokenizer."""
@@ -195,6 +208,7 @@ class Writer:
             return text, True
         return (body[len(rest) :], True) if body.startswith(rest) else (body, False)
 
+    @functools.cached_property
     def _opener(self) -> int:
         """The control token right behind which an answer begins, -1 if text stands between."""
         openings = [gap for gap in self.template.gaps if gap.next == Kind.GENERATE and gap.core_ids and not gap.lead]
@@ -239,8 +253,9 @@ class Writer:
         """Gaps and contents as the template writes them in this very conversation, rendered whole."""
         try:
             texts = segments(self.render, kinds, generate).gaps
-            spans = [self._placed(kinds, i, generate, content) for i, content in enumerate(contents)]
             whole = self.render(kinds, contents, generate)
+            spans = self._expected(kinds, contents, texts, whole)
+            spans = spans or [self._placed(kinds, i, generate, content) for i, content in enumerate(contents)]
         except RenderError as error:
             raise ValueError(f"the template refuses this conversation ({error})") from None
         except Displaced as error:
@@ -251,6 +266,17 @@ class Writer:
         chain = [Kind.START, *kinds, Kind.GENERATE if generate else Kind.NONE]
         pairs = zip(chain[:-1], chain[1:], texts, strict=True)
         return [self.pieces.gap(a, b, text, a == Kind.START) for a, b, text in pairs], spans
+
+    def _expected(
+        self, kinds: Sequence[int], contents: Sequence[Content], texts: Sequence[str], whole: str
+    ) -> list[Span] | None:
+        """Contents as the template is known to write them, if that gives the whole; it spares a render for each."""
+        names = self.template.transforms
+        if any(k == Kind.CALL or not isinstance(c, str) or names[k] not in KNOWN for k, c in zip(kinds, contents)):
+            return None
+        written = [KNOWN[names[k]](text_part(c)) for k, c in zip(kinds, contents, strict=True)]
+        joined = "".join(a + b for a, b in zip(texts, [*written, ""], strict=True))
+        return [Span(text) for text in written] if joined == whole else None
 
     def _placed(self, kinds: Sequence[int], index: int, generate: bool, content: Content) -> Span:
         if kinds[index] == Kind.CALL or (

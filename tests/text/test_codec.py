@@ -253,6 +253,23 @@ def test_prefill_is_content_but_not_trained(codec: sc.Codec) -> None:
     assert int(jax.vmap(sc.loss_mask)(states).sum()) == 2
 
 
+def test_responses_are_the_latest_answers_of_the_histories(codec: sc.Codec) -> None:
+    """Whatever was sampled last, finished or open, however long, prefill included; nothing before any answer."""
+    states = jax.vmap(sc.reset, (None, 0))(sc.init(codec.config), codec.encode(["q"] * 4))
+    assert codec.decode_responses(states) == [""] * 4
+    begun = codec.encode_actions(["so: "] * 4, finished=False)
+    states = jax.vmap(sc.prefill)(states, begun.tokens, begun.length)
+    answers = codec.encode_actions(["a", "", "long " * 10, "cut "], begin=False, finished=[True, True, True, False])
+    states = jax.vmap(sc.step)(states, answers)
+    assert codec.decode_responses(states) == ["so: a", "so: ", "so: " + "long " * 10, "so: cut "]
+    states = jax.vmap(sc.append)(states, codec.encode_messages("user", ["more"] * 4))  # refused where one is open
+    states = jax.vmap(sc.step)(states, codec.encode_actions(["b<|im_start|>", [258], "c", "off"]))
+    responses = codec.decode_responses(states)
+    assert responses == [history[-1]["content"] for history in codec.decode_history(states, calls=False)]
+    assert responses == ["b<|im_start|>", "", "c", "so: cut "]
+    assert codec.decode_responses(jax.tree.map(lambda x: x[0], states)) == responses[:1]
+
+
 def test_three_modes_are_views_of_one_state(codec: sc.Codec) -> None:
     """Text, history and tokens are functions of the state, so there is nothing to fall out of step."""
     states = jax.vmap(sc.reset, (None, 0))(sc.init(codec.config), codec.encode("q"))

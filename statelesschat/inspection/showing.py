@@ -1,0 +1,80 @@
+"""What `template` shows a person."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from statelesschat.inspection.looking import Look
+from statelesschat.inspection.surveying import counts_of
+
+_STYLES = {"control": "cyan", "template": "dim", "content": "", "policy": "bold green"}
+_CLASS_STYLES = {"EXACT": "green", "EXACT_CHAT": "green", "GAPS_EXACT": "green", "FROZEN_HISTORY": "yellow"}
+
+
+def print_look(found: Look, tokenizer: str) -> None:
+    """The report, and a conversation as the template writes it, who wrote what told by colour."""
+    console = Console(highlight=False)
+    console.print(Text(f"{found.name}, looked at with {tokenizer}"), soft_wrap=True)
+    if found.compiles and found.reason:
+        console.print(Text(f"Not exact, for {found.reason}.", style="yellow"), soft_wrap=True)
+        console.print(Text('It compiles with history="frozen":', style="yellow"), soft_wrap=True)
+    console.print(Text(found.report, style="" if found.compiles else "red"), soft_wrap=True)
+    if not found.example:
+        return
+    console.print()
+    console.print(Text("a conversation as it is written (the policy's tokens between ⟦ and ⟧)", style="dim"))
+    text = Text()
+    for part in found.example:
+        marks = ("⟦", "⟧") if part.by == "policy" else ("", "")
+        text.append(f"{marks[0]}{part.text}{marks[1]}", style=_STYLES[part.by])
+    console.print(text, soft_wrap=True)
+
+
+def print_survey(looks: Sequence[Look]) -> None:
+    """A line for each template, and the counts."""
+    console = Console(highlight=False)
+    table = Table(show_edge=False)
+    table.add_column("template", no_wrap=True, max_width=48)
+    table.add_column("class", no_wrap=True)
+    table.add_column("tools", no_wrap=True)
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("why it is not exact", overflow="ellipsis", no_wrap=True)
+    for one in looks:
+        kind = one.kind if one.usable else "unusable"
+        style = _CLASS_STYLES.get(kind, "red")
+        reason = " ".join(one.reason.split())
+        table.add_row(Text(one.name), Text(kind, style), one.tools, f"{one.seconds:.2f}", Text(reason))
+    console.print(table)
+    counts = counts_of(looks)
+    console.print(
+        f"\n{counts['templates']} templates, {counts['usable']} usable: {counts['exact']} exact "
+        f"({counts['exact_share']:.1%}), {counts['frozen']} more with frozen history ({counts['compile_share']:.1%}), "
+        f"{counts['refused']} refused. Tool calls: {counts['with_tool_calls']} write them, "
+        f"{counts['with_calls_read']} are read. Median {counts['median_s']:.2f} s.",
+        soft_wrap=True,
+    )
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal's standard error; a line for every tenth of the work where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told = [0]
+
+        def tell(done: int, total: int) -> None:
+            if 10 * done // total > told[0]:
+                told[0] = 10 * done // total
+                print(f"compiled {done} of {total} templates", file=sys.stderr, flush=True)
+
+        yield tell
+        return
+    columns = TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("compiling", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
