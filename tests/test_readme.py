@@ -9,5 +9,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 def test_python_of_the_readme_runs() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert blocks
+    names: dict[str, object] = {}  # later blocks go on where earlier ones end
     for block in blocks:
-        exec(compile(block, str(README), "exec"), {})
+        exec(compile(block, str(README), "exec"), names)
+    assert names["read"].calls[0].name == "get_weather"

@@ -1,5 +1,6 @@
 """Tokenizers: loading one, the embedded byte tokenizer, and the plain copy that encodes contents."""
 
+import functools
 import json
 import os
 import re
@@ -13,11 +14,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _CHATML = """
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- messages[0]['content'] + '\\n\\n' }}
+    {%- endif %}
+    {{- 'You can call tools. These are described by JSON schemas, one on each line:\\n' }}
+    {%- for tool in tools %}
+        {{- tool | tojson + '\\n' }}
+    {%- endfor %}
+    {{- 'A call is written <tool_call>{"name": ..., "arguments": {...}}</tool_call><|im_end|>\\n' }}
+{%- endif %}
 {%- for message in messages %}
     {%- if message['role'] not in ('system', 'user', 'assistant', 'tool') %}
         {{- raise_exception('unknown role ' ~ message['role'] ~ ': use system, user, assistant or tool') }}
     {%- endif %}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
+    {%- if not (tools and loop.first and message['role'] == 'system') %}
+        {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] }}
+        {%- for call in message['tool_calls'] or [] %}
+            {{- '<tool_call>' + call['function'] | tojson + '</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
@@ -98,18 +116,19 @@ def plain_backend(tokenizer: "PreTrainedTokenizerFast", keep: Collection[str] = 
         raise ValueError(f"no added tokens of this tokenizer: {sorted(absent)}. Name only tokens it has, or add them")
     kept = {i: token for i, token in added.items() if token.content in keep or is_text(token)}
     hidden = {token.content for i, token in added.items() if i not in kept and _can_emit(backend.model, i)}
-    model = _without(backend, hidden) if hidden else backend.model
+    model = _without(backend, frozenset(hidden)) if hidden else backend.model
 
     plain = Tokenizer(model)
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         if getattr(backend, part) is not None:
             setattr(plain, part, getattr(backend, part))
+    behind = []
     for i in (i for i in added if i <= max(kept, default=-1)):
         if i in kept:
-            add = plain.add_special_tokens if kept[i].special else plain.add_tokens
-            add([kept[i]])
+            behind.append(kept[i])
         elif model.id_to_token(i) is None:  # Ids are given out in order: those before a kept one must be taken.
-            plain.add_tokens([AddedToken(_unwritable(), normalized=False)])
+            behind.append(AddedToken(_unwritable(), normalized=False))
+    plain.add_tokens(behind)  # All at once: each call builds the search for all of them anew.
     moved = [token.content for i, token in kept.items() if plain.token_to_id(token.content) != i]
     if moved:
         raise ValueError(f"the ids of {moved} are out of sequence. Save and load the tokenizer, then try again")
@@ -226,7 +245,8 @@ def _can_emit(model: Any, token_id: int) -> bool:
     return [piece.id for piece in model.tokenize(name)] == [token_id]
 
 
-def _without(backend: Any, contents: set[str]) -> Any:
+@functools.lru_cache(maxsize=2)  # Of a large vocabulary this takes seconds, and compiling asks for it many times.
+def _without(backend: Any, contents: frozenset[str]) -> Any:
     """The backend's model with some entries of its vocabulary renamed beyond reach; all ids stay."""
     from tokenizers import Tokenizer
 
