@@ -1,6 +1,7 @@
 """From a table of gap texts to a compiled template: ids, contents' transforms, stop ids."""
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,13 @@ from statelesschat.text.pieces import ENCODINGS, PieceCodec
 from statelesschat.text.probe import ASSISTANT, CALL, LEADS, START, SYSTEM, TOOL, USER, pair_name
 from statelesschat.text.render import Renderer, RenderError
 from statelesschat.text.report import TemplateError, Witness
+from statelesschat.text.standin import looks_like_markers
 from statelesschat.text.table import Refuted, Table
 from statelesschat.text.transforms import KNOWN, PROBES, RENDERED, THOUGHTS, UNKNOWN, classify, contextual, keeps_blank
 from statelesschat.text.verify import random_content
 
 SEED = 20_000
+_MARKED = re.compile(r"[<\[]\||<｜|\|>$")  # unlike <b> or [NOTE], these are meant to be control tokens
 
 
 class Builder:
@@ -37,6 +40,11 @@ class Builder:
         ending = gaps[int(ASSISTANT), int(USER)]
         if not ending.core_ids:
             raise TemplateError("HOST_ONLY", _no_marker(ending.text), None)
+        known = {str(token.content) for token in self.tokenizer.added_tokens_decoder.values()}
+        texts = [text for (previous, _), text in table.pairs.items() if previous != START]
+        strange = [m for m in looks_like_markers("\n".join(texts)) if m not in known and _MARKED.match(m)]
+        if strange:
+            table.notes.append(f"{', '.join(strange)}: no added tokens of this tokenizer, so they are written as text")
         for pair, gap in list(gaps.items()):
             trail = ending.trail if pair[0] == ASSISTANT else ""
             if pair[0] in ANSWERS and (gap.trail != trail or not gap.core_ids):
@@ -127,9 +135,11 @@ class Builder:
 
 
 def _no_marker(text: str) -> str:
+    missing = looks_like_markers(text)
+    named = f"; {' and '.join(missing)} would be, but the tokenizer has no such token" if missing else ""
     return (
         f"between an answer and the next message the template writes {text!r}, and nothing in it is an added token of "
-        "this tokenizer, so the end of an answer cannot be told from its text; add the missing marker with "
+        f"this tokenizer{named}, so the end of an answer cannot be told from its text; add the missing marker with "
         "tokenizer.add_special_tokens, or use the tokenizer this template was written for"
     )
 

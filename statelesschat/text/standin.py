@@ -66,6 +66,11 @@ def stand_in(source: str) -> "PreTrainedTokenizerFast":
     return tokenizer
 
 
+def looks_like_markers(text: str) -> list[str]:
+    """What in a text looks like a control token, each once."""
+    return list(dict.fromkeys(_MARKERS.findall(text)))
+
+
 def _partner(marker: str) -> str:
     return "<" + marker[2:] if marker.startswith("</") else "</" + marker[1:] if marker.startswith("<") else ""
 
