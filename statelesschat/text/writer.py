@@ -321,6 +321,6 @@ def _name(template: ChatTemplate, kind: int) -> str:
         return "a generation prompt"
     if 0 <= kind < len(template.roles) or kind == Kind.CALL:
         role = template.roles[Kind.ASSISTANT if kind == Kind.CALL else kind]
-        article = "an" if role[:1].lower() in "aeiou" else "a"
+        article = "an" if role[:1].lower() in "aeio" else "a"  # not "u": a user
         return f"{article} {role} message" + (" with tool calls" if kind == Kind.CALL else "")
     return f"a {Kind(kind).name.lower()} message"

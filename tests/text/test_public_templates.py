@@ -98,7 +98,7 @@ def usable(tokenizer: Any) -> bool:
 
 
 def differences(codec: sc.Codec, talk: Conversation):
-    """For each prompt of a conversation None, or what is wrong with it; the device runs op by op, nothing to compile."""
+    """For each prompt of a conversation None, or what is wrong with it; the device runs op by op."""
     messages = codec.writer.render.messages(talk.kinds, talk.contents)
     state = sc.reset(sc.init(codec.config), first(codec.encode([messages[: talk.prompt]])))
     begin = 0
