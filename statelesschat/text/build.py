@@ -14,7 +14,17 @@ from statelesschat.text.render import Renderer, RenderError
 from statelesschat.text.report import TemplateError, Witness
 from statelesschat.text.standin import looks_like_markers
 from statelesschat.text.table import Refuted, Table
-from statelesschat.text.transforms import KNOWN, PROBES, RENDERED, THOUGHTS, UNKNOWN, classify, contextual, keeps_blank
+from statelesschat.text.transforms import (
+    KNOWN,
+    PROBES,
+    RENDERED,
+    THOUGHTS,
+    TRIMMING,
+    UNKNOWN,
+    classify,
+    contextual,
+    keeps_blank,
+)
 from statelesschat.text.verify import random_content
 
 SEED = 20_000
@@ -112,7 +122,7 @@ class Builder:
                 continue
             name = classify(transform, PROBES)
             if role == ASSISTANT and table.late:
-                name = name if name in KNOWN else "identity"
+                name = name if name in TRIMMING else "identity"
             elif role == ASSISTANT:
                 self._check_answers(kinds, name, transform, table.opened)
             names.append(name)
@@ -129,7 +139,7 @@ class Builder:
                 written = transform(text)
             except (Displaced, RenderError) as error:
                 written = f"({error})"
-            if name not in KNOWN or KNOWN[name](text) != written or not written.startswith(opened):
+            if name not in TRIMMING or KNOWN[name](text) != written or not written.startswith(opened):
                 messages = self.render.messages(kinds, [text if k == ASSISTANT else "…" for k in kinds])
                 raise Refuted(Witness("the template rewrites an answer once it is past", messages, text, written))
 

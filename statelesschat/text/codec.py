@@ -151,13 +151,10 @@ class Codec:
         done = per_row(finished, len(rows), "finished")
         if not all(isinstance(flag, bool | np.bool_) for flag in done):
             raise TypeError(f"finished={finished!r}; give True or False, one for all rows or one for each")
-        drafts: list[Draft | None] = []
-        for row, (answer, ends) in enumerate(zip(rows, done, strict=True)):
-            if not isinstance(answer, str | Mapping):
-                drafts.append(None)
-                continue
-            draft = functools.partial(self._answer, answer, begin=begin, finished=bool(ends), stop=stop)
-            drafts.append(_in_row(row, draft))
+        drafts = _each(
+            list(zip(rows, done, strict=True)),
+            lambda r: self._answer(r[0], begin=begin, finished=bool(r[1]), stop=stop),
+        )
         written = iter(self.writer.write([d for d in drafts if d is not None]))
         vocabulary = self.config.template.vocab_size
         sequences = []
@@ -271,7 +268,10 @@ class Codec:
         form = CallFormat(*self.config.template.call_format)
         return [read_calls(form, answer, self.writer.types) for answer in answers]
 
-    def _answer(self, answer: str | Mapping[str, Any], *, begin: bool, finished: bool, stop: bool) -> Draft:
+    def _answer(self, answer: Any, *, begin: bool, finished: bool, stop: bool) -> Draft | None:
+        """The draft of an answer; None for one that is ids already."""
+        if not isinstance(answer, str | Mapping):
+            return None
         if isinstance(answer, Mapping):
             if not (begin and finished):
                 raise ValueError("an answer with tool_calls is written whole; give its pieces as ids or text")
@@ -347,4 +347,10 @@ def _in_row(row: int, function: Callable[[], T]) -> T:
 
 
 def _each(rows: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
-    return [_in_row(i, functools.partial(function, row)) for i, row in enumerate(rows)]
+    results: list[T] = []
+    try:
+        for row in rows:
+            results.append(function(row))
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"row {len(results)}: {error}") from None
+    return results

@@ -1,5 +1,7 @@
 """What a template writes for a message with fields: a stretch of its own text and the author's, told apart."""
 
+import functools
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -7,6 +9,7 @@ from statelesschat.text.fields import Content, Fields, ToolCall, map_strings, st
 from statelesschat.text.marks import Displaced, marks, sentinels, value_mark
 from statelesschat.text.probe import CALL, TOOL, USER, segments
 from statelesschat.text.render import Renderer, RenderError
+from statelesschat.text.transforms import KNOWN, PROBES
 
 
 class Span(NamedTuple):
@@ -18,6 +21,26 @@ class Span(NamedTuple):
 
     text: str
     plain: tuple[tuple[int, int], ...] | None = None
+
+
+class Pattern(NamedTuple):
+    """A tool result as its fields between stretches of text, where that is all there is to it: no render is needed."""
+
+    texts: tuple[str, ...]  # one more than fields
+    fields: tuple[str, ...]  # names of `Fields`
+    transform: str  # of the content
+
+    def span(self, content: Fields) -> Span:
+        """The span of a result; what its author said is plain."""
+        parts, plain = [self.texts[0]], []
+        for field, behind in zip(self.fields, self.texts[1:], strict=True):
+            value = str(getattr(content, field))
+            start = sum(map(len, parts))
+            if field == "content":
+                value = KNOWN[self.transform](value)
+                plain.append((start, start + len(value)))
+            parts += [value, behind]
+        return Span("".join(parts), tuple(plain))
 
 
 class Spans:
@@ -46,6 +69,8 @@ class Spans:
         """The span of a message; ValueError where the template refuses it or loses some of it."""
         write = self._call if kind == CALL else self._result
         self._check_complete(kind, content)
+        if kind == TOOL and content.content.strip() and self.pattern is not None:
+            return self.pattern.span(content)
         try:
             span = self._told_apart(write, content, write(content))
             stems = sentinels(len(strings_of(content)), strings_of(content))
@@ -115,6 +140,28 @@ class Spans:
         if at < 0 or not text.endswith(behind) or at + len(gap) > len(text) - len(behind):
             raise Displaced(TOOL, "one that changes the text around it", kinds)
         return text[at + len(gap) : len(text) - len(behind)]
+
+    @functools.cached_property
+    def pattern(self) -> Pattern | None:
+        """How results are written, None where the template has to be asked for each."""
+        kinds = (USER, CALL, TOOL)
+        try:
+            whole = segments(self.render, kinds, True)
+            marked = marks(kinds, self.render.shape)[2]
+            assert isinstance(marked, Fields)
+            text = whole.text[slice(*whole.spans[2])]
+            values = {"content": marked.content, "name": marked.name or "", "call_id": marked.call_id or ""}
+            found = sorted((m.start(), f) for f, v in values.items() if v for m in re.finditer(re.escape(v), text))
+            fields = tuple(field for _, field in found)
+            texts = re.split("|".join(re.escape(v) for v in values.values() if v), text)
+            for name in KNOWN:
+                pattern = Pattern(tuple(texts), fields, name)
+                trials = [Fields(probe, (), "look_up", f"{i:02d}cdefghi") for i, probe in enumerate(PROBES)]
+                if all(pattern.span(trial).text == self._result(trial) for trial in trials if trial.content.strip()):
+                    return pattern
+        except (Displaced, RenderError):
+            pass
+        return None
 
     def _told_apart(self, write: Callable[[Fields], str], content: Fields, text: str) -> Span:
         """The span with the author's control tokens found: they are replaced by sentinels, rendered and put back."""

@@ -1,5 +1,6 @@
 """What templates do to a content: found by asking, then applied without asking."""
 
+import json
 from collections.abc import Callable, Sequence
 
 from statelesschat.text.marks import Displaced, marks
@@ -16,7 +17,9 @@ KNOWN: dict[str, Callable[[str], str]] = {
     "strip_newlines": lambda text: text.strip("\n"),
     "lstrip_newlines": lambda text: text.lstrip("\n"),
     "rstrip_newlines": lambda text: text.rstrip("\n"),
+    "json": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 }
+TRIMMING = tuple(name for name in KNOWN if name != "json")
 PROBES = (
     "two words",
     "  spaces before",

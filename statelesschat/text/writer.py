@@ -20,12 +20,12 @@ _REMEMBERED = 1024
 
 
 class Frame(NamedTuple):
-    """What is written around an appended message's content: known segments, and the text of its piece."""
+    """What is written around an appended message's content: ids that are known, and text of its piece."""
 
-    head: list[Segment]
+    head: Segment
     lead: str
     trail: str
-    tail: list[Segment]
+    tail: Segment
     first: bool  # the piece stands at the very beginning of the conversation
 
 
@@ -121,7 +121,7 @@ class Writer:
         piece = Segment(text, answer=kind in ANSWERS, first=frame.first, members=members)
         if span.plain is not None:
             _mix(piece, [span])
-        return Draft([*frame.head, piece, *frame.tail], (kind,))
+        return Draft([frame.head, piece, frame.tail], (kind,))
 
     def _frame_between(self, kind: int, previous: int, next: int) -> Frame:
         before, after = self.order(previous, kind), self.order(kind, next)
@@ -132,13 +132,11 @@ class Writer:
                     f"writes {gap.text!r}, with no control token in it, so their ids depend on one another and the two "
                     "can only be encoded together, in a prompt; merge their contents into one message"
                 )
-        head, tail = [Segment(before.core, before.core_ids)], []
-        if previous in ANSWERS:
-            head.insert(0, Segment(before.trail, before.trail_ids))
-        if next == Kind.GENERATE:
-            tail = [Segment(after.core, after.core_ids), Segment(after.lead, after.lead_ids)]
+        head = (before.trail_ids if previous in ANSWERS else ()) + before.core_ids
+        tail = after.core_ids + after.lead_ids if next == Kind.GENERATE else ()
         trail = "" if kind in ANSWERS else after.trail  # an answer's closing is written with the next message
-        return Frame(head, before.lead, trail, tail, previous == Kind.START and not before.core)
+        first = previous == Kind.START and not before.core
+        return Frame(Segment("", head), before.lead, trail, Segment("", tail), first)
 
     def answer(
         self, content: Content, *, begin: bool = True, finished: bool = True, stop: bool = True, calls: bool = False

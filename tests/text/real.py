@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import strategies as st
 
 import statelesschat as sc
@@ -41,12 +42,16 @@ SETUPS = {
     "llama-3.1": Setup(vocab.llama3, "meta-llama-Llama-3.1-8B-Instruct"),
     "llama-3.2": Setup(vocab.llama3, "meta-llama-Llama-3.2-3B-Instruct"),
     "mistral-v3": Setup(vocab.mistral_v3, "mistralai-Mistral-7B-Instruct-v0.3"),
-    "mistral-v3-system": Setup(vocab.mistral_v3, "mistralai-Mistral-7B-Instruct-v0.3", "frozen"),
     "mistral-v3-legacy": Setup(vocab.mistral_v3_legacy, "mistralai-Mistral-7B-Instruct-v0.3"),
     "mistral-v7": Setup(vocab.mistral_v7, "mistralai-Mistral-Large-Instruct-2411"),
     "tekken-nemo": Setup(vocab.tekken, "mistralai-Mistral-Nemo-Instruct-2407"),
     "tekken-small": Setup(vocab.tekken, "mistralai-Mistral-Small-24B-Instruct-2501"),
 }
+
+
+_LESS_OFTEN = {"qwen-3-2507", "qwen-3.5", "deepseek-v3.1", "llama-3", "llama-3.2", "mistral-v7", "tekken-small"}
+# Each vocabulary and each kind of template every time, the rest with `-m slow`: every setup costs a compilation.
+PARAMS = [pytest.param(name, marks=[pytest.mark.slow] * (name in _LESS_OFTEN)) for name in SETUPS]
 
 
 @functools.cache

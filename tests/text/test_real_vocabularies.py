@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 import statelesschat as sc
 from statelesschat.text.transforms import KNOWN
 from tests.text.drive import ANY_CONTENT, ASSISTANT, Point, Talk, drive
-from tests.text.real import SETUPS, codec_of, fitting, normal
+from tests.text.real import PARAMS, codec_of, fitting, normal
 
 MARKS = [f"QZ{i}ZQ" for i in range(9)]
 
 
-@pytest.fixture(scope="module", params=SETUPS)
+@pytest.fixture(scope="module", params=PARAMS)
 def codec(request: pytest.FixtureRequest) -> sc.Codec:
     return codec_of(request.param)
 

@@ -39,7 +39,7 @@ WEATHER = {
 FAMILIES = {
     "Qwen-Qwen2.5-7B-Instruct": ("EXACT", "json", ()),
     "NousResearch-Hermes-4-14B": ("EXACT", "json", ()),
-    "meta-llama-Llama-3.1-8B-Instruct": ("GAPS_EXACT", "json", ()),
+    "meta-llama-Llama-3.1-8B-Instruct": ("EXACT", "json", ()),
     "mistralai-Mistral-7B-Instruct-v0.3": ("GAPS_EXACT", "json", ("tool_call_id",)),
     "mistralai-Devstral-2-123B-Instruct-2512": ("EXACT", "named", ()),
     "moonshotai-Kimi-K2-Instruct": ("GAPS_EXACT", "named", ("name", "tool_call_id")),
