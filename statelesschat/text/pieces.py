@@ -16,6 +16,7 @@ from statelesschat.core.types import Kind
 from statelesschat.text.tokenizer import is_text, plain_backend
 
 ENCODINGS = ("plain", "unprefixed")
+_PARTS = ("normalizer", "pre_tokenizer", "decoder")
 _HARD = (
     "",
     "x",
@@ -59,22 +60,22 @@ class PieceCodec:
         encoding: ``"plain"``, each piece as the tokenizer encodes a text; or ``"unprefixed"``, without the space it
             writes before a text, but for the piece that begins a conversation.
         trusted: True lets contents hold control tokens.
-        opened: text the template opens answers with; control tokens in it are ids in every answer.
+        sampled: text that answers may hold; control tokens in it are ids in every answer.
     """
 
-    def __init__(self, tokenizer: Any, encoding: str = "plain", trusted: bool = False, opened: str = "") -> None:
+    def __init__(self, tokenizer: Any, encoding: str = "plain", trusted: bool = False, sampled: str = "") -> None:
         self.tokenizer = tokenizer
         self.encoding = encoding
         self.trusted = trusted
         self.full = tokenizer.backend_tokenizer
         added = {int(i): token for i, token in tokenizer.added_tokens_decoder.items()}
         self.controls = {i: token for i, token in added.items() if not is_text(token)}
-        unmarked = tuple(str(t.content) for t in self.controls.values() if not t.special or t.content in opened)
+        unmarked = tuple(str(t.content) for t in self.controls.values() if not t.special or t.content in sampled)
         everything = tuple(str(t.content) for t in self.controls.values())
         self.unmarked = unmarked
         self._kept = {False: everything if trusted else (), True: everything if trusted else unmarked}
         self._added = frozenset(added)
-        self._inner, self._prefixes = _unprefixed(self.full)
+        self._inner, self._prefixes, self._strips = _unprefixed(self.full)
         self._backend = functools.cache(self._make_backend)
         self.swallows = any(token.lstrip or token.rstrip for token in self.controls.values())
         self.cut = functools.lru_cache(maxsize=4096)(self._cut)
@@ -98,18 +99,19 @@ class PieceCodec:
 
     def decode(self, pieces: Sequence[Sequence[int]], first: bool = False) -> list[str]:
         """Texts of pieces, control tokens in them written out."""
-        if not self._prefixes:
+        if not (self._prefixes or self._strips):
             return self.full.decode_batch([list(p) for p in pieces], skip_special_tokens=False)
         return [self._text(piece, first) for piece in pieces]
 
     def _text(self, ids: Sequence[int], first: bool) -> str:
         """The text of a piece, each stretch between added tokens without the space that encoding wrote before it."""
+        spaced = self._prefixes and self.encoding == "plain"
         parts = []
         for is_added, run in itertools.groupby(ids, self._added.__contains__):
             tokens = [token for i in run if (token := self.full.id_to_token(i)) is not None]
             text = "".join(tokens) if is_added else self._inner.decoder.decode(tokens)
-            prefixed = not is_added and (self.encoding == "plain" or (first and not parts))
-            parts.append(text.removeprefix(" ") if prefixed else text)
+            begins = spaced or (self._prefixes and first and not parts)
+            parts.append(text.removeprefix(" ") if begins and not is_added else text)
         return "".join(parts)
 
     def _make_backend(self, answers: bool, first: bool) -> Any:
@@ -195,18 +197,25 @@ class PieceCodec:
         return Cut(text[:start], text[start:end], text[end:], tuple(encoding.ids[first : last + 1]))
 
 
-def _unprefixed(backend: Any) -> tuple[Any, bool]:
-    """The parts of a backend that change text, as they are where no text begins, and whether encoding differs there."""
-    from tokenizers import Tokenizer, models
+def _unprefixed(backend: Any) -> tuple[Any, bool, bool]:
+    """The parts of a backend that change text, as they are where no text begins.
+
+    With them, whether encoding writes a space at the beginning of a text, and whether decoding takes one away there.
+    """
+    from tokenizers import Tokenizer, decoders, models
 
     parts = Tokenizer(models.BPE())
-    for name in ("normalizer", "pre_tokenizer", "decoder"):
+    for name in _PARTS:
         if getattr(backend, name) is not None:
             setattr(parts, name, getattr(backend, name))
     state = json.loads(parts.to_str())
-    inner = state | {name: _without_prefix(state[name]) for name in ("normalizer", "pre_tokenizer", "decoder")}
-    differs = state["decoder"] is not None and any(state[n] != inner[n] for n in ("normalizer", "pre_tokenizer"))
-    return Tokenizer.from_str(json.dumps(inner)), differs
+    inner = Tokenizer.from_str(json.dumps(state | {name: _without_prefix(state[name]) for name in _PARTS}))
+    if backend.decoder is None:
+        return inner, False, False
+    inner.decoder = inner.decoder or decoders.Fuse()
+    prefixes = any(state[name] != _without_prefix(state[name]) for name in _PARTS[:2])
+    strips = backend.decoder.decode(["\u2581x"]) != inner.decoder.decode(["\u2581x"])
+    return inner, prefixes, strips
 
 
 def _without_prefix(part: Any) -> Any:

@@ -34,7 +34,8 @@ class Writer:
 
     def __init__(self, tokenizer: Any, template: ChatTemplate) -> None:
         self.template = template
-        self.pieces = PieceCodec(tokenizer, template.piece_encoding, template.trusted_control_tokens, template.opened)
+        sampled = "\n".join((template.opened, *(part for part in template.call_format if isinstance(part, str))))
+        self.pieces = PieceCodec(tokenizer, template.piece_encoding, template.trusted_control_tokens, sampled)
         self.render = Renderer(
             tokenizer,
             template.source,

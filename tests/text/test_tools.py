@@ -202,6 +202,27 @@ def test_a_call_given_as_text_ends_as_calls_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mistralai-Mistral-7B-Instruct-v0.3", '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdef123"}]'),
+        ("Qwen-Qwen2.5-7B-Instruct", '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'),
+    ],
+)
+def test_a_call_given_as_text_has_the_templates_control_tokens(name: str, text: str) -> None:
+    """What a policy samples to call a tool may be special; as text of an answer it is that token too."""
+    codec = codec_of(name)
+    as_text = codec.encode_actions([text])
+    as_message = codec.encode_actions([{"tool_calls": [{"id": "abcdef123", "name": "f", "arguments": {}}]}])
+    assert as_text.tokens.tolist() == as_message.tokens.tolist()
+    (ids,), (n,) = codec.encode_messages("user", [text]).tokens, codec.encode_messages("user", [text]).length
+    markers = {t for t in as_text.tokens[0].tolist() if t in codec.writer.pieces.controls} - {
+        codec.config.template.call_stop_id,
+        codec.config.template.pad_id,
+    }
+    assert markers and not markers & set(ids[:n].tolist())
+
+
+@pytest.mark.parametrize(
     ("name", "text", "content", "calls", "words"),
     [
         ("Qwen-Qwen2.5-7B-Instruct", "no call at all", "no call at all", [], None),
