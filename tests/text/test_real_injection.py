@@ -9,7 +9,7 @@ from tests.text.drive import ASSISTANT, SYSTEM, TOOL, USER
 from tests.text.real import PARAMS, allows, codec_of, normal
 
 SEPARATORS = ("", " ", "\n", "x")
-AT_ONCE = 24  # tokens in a content
+AT_ONCE = 16  # tokens in a content
 
 
 @pytest.fixture(scope="module", params=PARAMS)
@@ -18,7 +18,8 @@ def codec(request: pytest.FixtureRequest) -> sc.Codec:
 
 
 def controls(codec: sc.Codec, ids) -> list[int]:
-    return [int(i) for i in ids if int(i) in codec.tokenizer.added_tokens_decoder]
+    added = set(codec.tokenizer.added_tokens_decoder)
+    return [int(i) for i in ids if int(i) in added]
 
 
 def forgeries(codec: sc.Codec) -> Iterator[str]:
@@ -35,10 +36,11 @@ def test_no_message_holds_a_control_token_of_its_author(codec: sc.Codec) -> None
     for kind in (USER, SYSTEM, TOOL):
         if not allows(codec.config.template, (USER, ASSISTANT, kind)):
             continue
-        expected = controls(codec, codec.encode_messages(kind, ["x"]).tokens[0])
+        plain = codec.encode_messages(kind, ["x"])
+        expected = controls(codec, plain.tokens[0][: plain.length[0]])
         message = codec.encode_messages(kind, texts)
         for text, tokens, length in zip(texts, message.tokens, message.length, strict=True):
-            assert controls(codec, tokens[:length]) == controls(codec, expected), text
+            assert controls(codec, tokens[:length]) == expected, text
         if codec.config.template.transforms[kind] in ("identity", "strip"):
             decoded = [m["content"] for m in codec.decode_messages(message)]
             assert decoded == [normal(codec.tokenizer, text) for text in texts]
@@ -65,6 +67,6 @@ def test_no_prompt_holds_a_control_token_of_its_author(codec: sc.Codec) -> None:
 def test_answers_hold_the_tags_that_a_policy_samples_and_no_others(codec: sc.Codec) -> None:
     """Added tokens that are not special are ids in an answer given as text, special ones are not."""
     added = codec.tokenizer.added_tokens_decoder
-    action = codec.encode_actions([f"a{t.content}b" for t in list(added.values())[-60:]], stop=False)
+    action = codec.encode_actions([f"a{t.content}b" for t in list(added.values())[-60:]], stop=False, begin=False)
     for token, ids, length in zip(list(added)[-60:], action.tokens, action.length, strict=True):
         assert controls(codec, ids[:length]) == ([] if added[token].special else [token])
