@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from statelesschat.core.types import Finish, Kind
 from statelesschat.text.pieces import PieceCodec
@@ -36,12 +37,39 @@ class Segment:
 
 
 @dataclasses.dataclass(slots=True)
-class Draft:
-    """A block or a prompt before encoding."""
+class Joined:
+    """A block or a prompt before encoding, in segments."""
 
     segments: list[Segment]
     kinds: tuple[int, ...]
     left: int = -1  # the control token that stands before the draft, -1 for none
+
+
+class Block(NamedTuple):
+    """A block of one message before encoding: a piece of text between known ids, as nearly all blocks are.
+
+    A batch makes one a row, so it is as light as can be.
+    """
+
+    head: tuple[int, ...]
+    text: str
+    tail: tuple[int, ...]
+    lead: int  # characters of the text before the content
+    trail: int  # and behind it
+    kinds: tuple[int]
+    answer: bool = False
+    first: bool = False
+    left: int = -1
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The same as segments."""
+        member = Member(0, self.lead, len(self.text) - self.trail)
+        piece = Segment(self.text, answer=self.answer, first=self.first, members=[member])
+        return [Segment("", self.head), piece, Segment("", self.tail)]
+
+
+Draft = Joined | Block
 
 
 @dataclasses.dataclass(slots=True)
@@ -56,10 +84,15 @@ class Written:
 def encode_drafts(pieces: PieceCodec, drafts: Sequence[Draft]) -> list[Written]:
     """Encode drafts, all pieces of a sort in one call."""
     if pieces.swallows:
+        drafts = [Joined(draft.segments, draft.kinds, draft.left) for draft in drafts]
         for draft in drafts:
             _swallow(pieces, draft)
+    blocks: dict[tuple[bool, bool], list[tuple[int, Block]]] = {}
     groups: dict[tuple[bool, bool], list[Segment]] = {}
-    for draft in drafts:
+    for index, draft in enumerate(drafts):
+        if isinstance(draft, Block):
+            blocks.setdefault((draft.answer, draft.first), []).append((index, draft))
+            continue
         for part in draft.segments:
             if part.ids is None and part.plain is not None:
                 part.ids = pieces.mixed(part.text, part.plain, part.first)[0]
@@ -68,7 +101,18 @@ def encode_drafts(pieces: PieceCodec, drafts: Sequence[Draft]) -> list[Written]:
     for (answer, first), parts in groups.items():
         for part, ids in zip(parts, pieces.encode([p.text for p in parts], answer, first), strict=True):
             part.ids = ids
-    return [_assemble(pieces, draft) for draft in drafts]
+    written: dict[int, Written] = {}
+    for (answer, first), rows in blocks.items():
+        encoded = pieces.encode([block.text for _, block in rows], answer, first)
+        for (index, block), ids in zip(rows, encoded, strict=True):
+            written[index] = _put(block, ids)
+    return [written[i] if i in written else _assemble(pieces, draft) for i, draft in enumerate(drafts)]
+
+
+def _put(block: Block, ids: list[int]) -> Written:
+    start = len(block.head)
+    span = (0, start, start + len(ids), block.lead, block.trail)
+    return Written([*block.head, *ids, *block.tail], [span], [_LENGTH if block.answer else _NONE])
 
 
 def _assemble(pieces: PieceCodec, draft: Draft) -> Written:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from statelesschat.core.config import ChatTemplate, Gap
 from statelesschat.core.types import Kind
 from statelesschat.text.calls import CallFormat, argument_types, read_calls
-from statelesschat.text.draft import ANSWERS, Draft, Member, Segment, Written, encode_drafts
+from statelesschat.text.draft import ANSWERS, Block, Draft, Joined, Member, Segment, Written, encode_drafts
 from statelesschat.text.fields import Content, Fields, text_part
 from statelesschat.text.marks import Displaced, Shape
 from statelesschat.text.pieces import PieceCodec
@@ -22,10 +22,10 @@ _REMEMBERED = 1024
 class Frame(NamedTuple):
     """What is written around an appended message's content: ids that are known, and text of its piece."""
 
-    head: Segment
+    head: tuple[int, ...]
     lead: str
     trail: str
-    tail: Segment
+    tail: tuple[int, ...]
     first: bool  # the piece stands at the very beginning of the conversation
 
 
@@ -116,13 +116,10 @@ class Writer:
         """The block of one message between two neighbours."""
         frame = self._frame(kind, previous, next)
         span = self.written(kind, content)
-        start = len(frame.lead)
         text = frame.lead + span.text + frame.trail
-        members = [Member(0, start, start + len(span.text))]
-        piece = Segment(text, answer=kind in ANSWERS, first=frame.first, members=members)
-        if span.plain is not None:
-            _mix(piece, [span])
-        return Draft([frame.head, piece, frame.tail], (kind,))
+        lead, trail = len(frame.lead), len(frame.trail)
+        block = Block(frame.head, text, frame.tail, lead, trail, (kind,), kind in ANSWERS, frame.first)
+        return block if span.plain is None else _mixed(block, span)
 
     def _frame_between(self, kind: int, previous: int, next: int) -> Frame:
         before, after = self.order(previous, kind), self.order(kind, next)
@@ -137,7 +134,7 @@ class Writer:
         tail = after.core_ids + after.lead_ids if next == Kind.GENERATE else ()
         trail = "" if kind in ANSWERS else after.trail  # an answer's closing is written with the next message
         first = previous == Kind.START and not before.core
-        return Frame(Segment("", head), before.lead, trail, Segment("", tail), first)
+        return Frame(head, before.lead, trail, tail, first)
 
     def answer(
         self, content: Content, *, begin: bool = True, finished: bool = True, stop: bool = True, calls: bool = False
@@ -146,7 +143,7 @@ class Writer:
 
         ``begin``: with what the template writes first, behind the generation prompt. ``finished`` and ``stop``: with
         the closing and the stop id. Only a whole answer is transformed as the template does. ``calls``: the text
-        calls tools, so it ends as such messages do.
+        calls tools, so it begins and ends as such messages do.
         """
         if isinstance(content, Fields):
             span = self.written(Kind.CALL, content)
@@ -157,33 +154,29 @@ class Writer:
                 )
             plain = None if span.plain is None else tuple((a - opened, b - opened) for a, b in span.plain)
             span = Span(span.text[opened:], plain)
-            piece = Segment(span.text, answer=True, members=[Member(0, 0, len(span.text))])
-            _mix(piece, [span])
-            ends = [Segment("", (self.template.call_stop_id,))] if finished and stop else []
-            return Draft([piece, *ends], (int(Kind.CALL),), self._opener)
+            ends = (self.template.call_stop_id,) if finished and stop else ()
+            block = Block((), span.text, ends, 0, 0, (int(Kind.CALL),), True, False, self._opener)
+            return _mixed(block, span)
         text = content
         template = self.template
         name = template.transforms[Kind.ASSISTANT]
-        core, lead = (template.rest_core_ids, template.rest_lead) if begin else ((), "")
-        if begin and finished and template.kind == "FROZEN_HISTORY":
+        called = calls and template.call_stop_id >= 0
+        core, lead = (template.rest_core_ids, template.rest_lead) if begin and not called else ((), "")
+        if called:
+            text = text.removeprefix(template.opened)
+        elif begin and finished and template.kind == "FROZEN_HISTORY":
             text, as_last = self._as_last(text)
             core, lead = (core, lead) if as_last else ((), "")
         elif begin and finished and name in KNOWN:
             opened = template.opened
             text = KNOWN[name](opened + text.removeprefix(opened)).removeprefix(opened)
         ends = finished and stop
-        called = calls and template.call_stop_id >= 0
-        piece = Segment(
-            lead + text + (template.closing if ends and not called else ""),
-            answer=True,
-            members=[Member(0, len(lead), len(lead) + len(text))],
-        )
-        parts = [Segment("", core), piece]
+        closing = template.closing if ends and not called else ""
         stop_id = template.call_stop_id if called else template.stop_id
-        stops = (stop_id,) if stop_id >= 0 else template.stop_ids[:1]
-        if ends:
-            parts.append(Segment("", stops))
-        return Draft(parts, (int(Kind.ASSISTANT),), self._opener if begin and not core else -1)
+        stops = ((stop_id,) if stop_id >= 0 else template.stop_ids[:1]) if ends else ()
+        left = self._opener if begin and not core else -1
+        kinds = (int(Kind.ASSISTANT),)
+        return Block(core, lead + text + closing, stops, len(lead), len(closing), kinds, True, False, left)
 
     def write(self, drafts: Sequence[Draft]) -> list[Written]:
         """Encode drafts, in few calls of the tokenizer."""
@@ -246,7 +239,7 @@ class Writer:
         for part in parts:
             part.answer = bool(part.members) and all(kinds[m.row] in ANSWERS for m in part.members)
             _mix(part, spans)
-        return Draft(parts, tuple(kinds))
+        return Joined(parts, tuple(kinds))
 
     def _whole(self, kinds: Sequence[int], contents: Sequence[Content], generate: bool) -> tuple[list[Gap], list[Span]]:
         """Gaps and contents as the template writes them in this very conversation, rendered whole."""
@@ -293,6 +286,13 @@ class Writer:
             return self._contextual[kind](content)
         except (Displaced, RenderError) as error:
             raise ValueError(f"the template cannot write this content: {error}") from None
+
+
+def _mixed(block: Block, span: Span) -> Draft:
+    """A block in segments, its piece told which of its text cannot be control tokens."""
+    segments = block.segments
+    _mix(segments[1], [span])
+    return Joined(segments, block.kinds, block.left)
 
 
 def _mix(piece: Segment, spans: Sequence[Span]) -> None:

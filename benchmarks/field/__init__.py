@@ -1,0 +1,1 @@
+"""The field measured beside us; `benchmarks/peers.py` runs it."""
