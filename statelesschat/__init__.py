@@ -36,7 +36,7 @@ from statelesschat.text.calls import Reading as Reading
 from statelesschat.text.codec import Codec as Codec
 from statelesschat.text.configure import make_config as make_config
 from statelesschat.text.fields import ToolCall as ToolCall
+from statelesschat.text.raw import raw_template as raw_template
 from statelesschat.text.report import TemplateError as TemplateError
 from statelesschat.text.template import compile_template as compile_template
-from statelesschat.text.template import raw_template as raw_template
 from statelesschat.text.tokenizer import load_tokenizer as load_tokenizer

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from statelesschat.core.config import Gap
 from statelesschat.core.types import Kind
-from statelesschat.text.tokenizer import is_text, plain_backend
+from statelesschat.text.plain import is_text, plain_backend
 
 ENCODINGS = ("plain", "unprefixed")
 _PARTS = ("normalizer", "pre_tokenizer", "decoder")

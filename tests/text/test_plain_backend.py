@@ -8,7 +8,8 @@ from hypothesis import given
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from statelesschat.text.tokenizer import byte_symbols, is_text, load_tokenizer, plain_backend
+from statelesschat.text.plain import is_text, plain_backend
+from statelesschat.text.tokenizer import byte_symbols, load_tokenizer
 from tests import vocab
 from tests.text.texts import text_with
 

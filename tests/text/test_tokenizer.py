@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from statelesschat.text.tokenizer import byte_symbols, load_tokenizer, plain_backend
+from statelesschat.text.plain import plain_backend
+from statelesschat.text.tokenizer import byte_symbols, load_tokenizer
 from tests import vocab
 from tests.text.texts import ODD_TEXTS, text_with, without_surrogates
 
