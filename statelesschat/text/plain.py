@@ -32,7 +32,8 @@ def plain_backend(tokenizer: "PreTrainedTokenizerFast", keep: Collection[str] = 
         ValueError: ``keep`` names something that is no added token, or ids that cannot be kept.
 
     Example:
-        >>> tokenizer = load_tokenizer(None)
+        >>> import statelesschat as sc
+        >>> tokenizer = sc.load_tokenizer(None)
         >>> len(plain_backend(tokenizer).encode("<|im_end|>").ids)
         10
         >>> plain_backend(tokenizer, keep=["<|im_end|>"]).encode("<|im_end|>").ids

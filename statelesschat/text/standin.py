@@ -34,8 +34,8 @@ def stand_in(source: str) -> "PreTrainedTokenizerFast":
 
     Markers are recognised by their looks (``<|…|>``, ``[INST]``, ``<start_of_turn>``, …) in the template's source and
     in what it renders. Tags that come in pairs, as ``<think>`` and ``</think>`` do, are added tokens that are not
-    special; the others are special. ``bos_token`` is ``<s>`` and ``eos_token`` is ``</s>`` where the template reads
-    them. The ids are of no model: what such a tokenizer shows is how a template behaves.
+    special; the others are special. ``bos_token`` is ``<s>`` (256) and ``eos_token`` is ``</s>`` (257).
+    The ids are of no model: what such a tokenizer shows is how a template behaves.
 
     Args:
         source: the Jinja text.
@@ -43,7 +43,7 @@ def stand_in(source: str) -> "PreTrainedTokenizerFast":
     Example:
         >>> tokenizer = stand_in("{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}")
         >>> tokenizer.encode("[INST]Hi", add_special_tokens=False)
-        [256, 72, 105]
+        [258, 72, 105]
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
