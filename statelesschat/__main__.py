@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -150,19 +150,23 @@ def template(
         if everything is not None:
             if source is not None or tools is not None or template_kwargs is not None:
                 raise ValueError("--all looks at the files of a folder as they are; leave the other options out")
+            if history is not _History.EXACT:
+                raise ValueError("--all tells which templates need frozen history by itself; leave --history out")
+            if tokenizer is not None:
+                load_tokenizer(tokenizer)  # once here, to say what is wrong with it
             with progress() as advance:
                 looks = survey(templates_in(everything), tokenizer, advance)
             report = {"counts": counts_of(looks), "templates": [one.as_json() for one in looks]}
             _write_json(report, as_json, out)
             if not as_json:
                 print_survey(looks)
-            raise typer.Exit(0)
-        specs = None if tools is None else json.loads(Path(tools).read_text(encoding="utf-8"))
-        variables = None if template_kwargs is None else json.loads(template_kwargs)
+            raise typer.Exit(1 if any(one.unread for one in looks) else 0)
+        specs = None if tools is None else _json("--tools", Path(tools).read_text(encoding="utf-8", errors="replace"))
+        variables = None if template_kwargs is None else _json("--template-kwargs", template_kwargs)
         if variables is not None and not isinstance(variables, dict):
             raise ValueError("--template-kwargs is no JSON object")
         made, described = (
-            (load_tokenizer(None), "the built-in byte tokenizer") if source is None else tokenizer_of(source, tokenizer)
+            (load_tokenizer(None), "the built-in byte tokenizer") if not source else tokenizer_of(source, tokenizer)
         )
         name = source or "built-in"
         found = look(name, made, history=str(history), tools=specs, template_kwargs=variables)
@@ -176,6 +180,13 @@ def template(
     if not as_json:
         print_look(found, described)
     raise typer.Exit(0 if found.compiles else 1)
+
+
+def _json(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{option} is no JSON ({error})") from None
 
 
 def _write_json(value: dict[str, object], as_json: bool, out: str | None) -> None:

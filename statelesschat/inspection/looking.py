@@ -54,11 +54,12 @@ class Look:
     seconds: float  # to compile
     report: str  # the template's own, or the error
     example: tuple[Part, ...] = ()
+    unread: bool = False  # the file could not be read
 
     def as_json(self) -> dict[str, Any]:
         """The look as plain values."""
         values = dataclasses.asdict(self)
-        del values["example"]
+        del values["example"], values["unread"]
         return values
 
 

@@ -38,12 +38,14 @@ def print_look(found: Look, tokenizer: str) -> None:
 def print_survey(looks: Sequence[Look]) -> None:
     """A line for each template, and the counts."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=240)
     table = Table(show_edge=False)
-    table.add_column("template", no_wrap=True, max_width=48)
-    table.add_column("class", no_wrap=True)
-    table.add_column("tools", no_wrap=True)
-    table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("why it is not exact", overflow="ellipsis", no_wrap=True)
+    table.add_column("template", no_wrap=True, min_width=min(max(len(one.name) for one in looks), 40), max_width=60)
+    table.add_column("class", no_wrap=True, min_width=14)
+    table.add_column("tools", no_wrap=True, min_width=7)
+    table.add_column("s", justify="right", no_wrap=True, min_width=5)
+    table.add_column("why it is not exact", overflow="ellipsis", no_wrap=True, ratio=1)
     for one in looks:
         kind = one.kind if one.usable else "unusable"
         style = _CLASS_STYLES.get(kind, "red")

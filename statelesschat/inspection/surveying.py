@@ -60,7 +60,7 @@ def _look_at(path: Path, tokenizer: str | None) -> Look:
         made, _ = tokenizer_of(str(path), tokenizer)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         reason = f"the file cannot be read ({error})"
-        return Look(path.stem, "HOST_ONLY", False, False, False, "none", reason, [], 0.0, reason)
+        return Look(path.stem, "HOST_ONLY", False, False, False, "none", reason, [], 0.0, reason, unread=True)
     return look(path.stem, made, example=False)
 
 

@@ -13,6 +13,7 @@ from statelesschat.replay.driving import Ending, Prompts, Row
 from statelesschat.replay.planning import Script
 from statelesschat.text.codec import Codec
 from statelesschat.text.draft import Draft
+from statelesschat.text.fields import text_part
 from statelesschat.text.inputs import kind_name
 from statelesschat.text.reference import Reference
 from statelesschat.text.report import around_difference
@@ -176,8 +177,15 @@ class Checker:
         kind, content, template = script.kinds[index], script.contents[index], self.config.template
         if template.kind == "FROZEN_HISTORY" and index < script.prompt:
             return _member(self.writer.prompt(script.kinds[: script.prompt], script.contents[: script.prompt]), index)
-        if kind == Kind.CALL or not isinstance(content, str):
-            return self.writer.written(kind, content).text
+        if kind == Kind.CALL:
+            text = self.writer.written(kind, content).text
+            if not sampled:
+                return text
+            text = text.removeprefix(template.opened)
+            return template.opened + text.removeprefix(template.rest_core + template.rest_lead)
+        content = text_part(content)
+        if kind == Kind.TOOL and self.writer.render.shape is not None and self.writer.render.shape.refers:
+            return content
         if template.kind == "FROZEN_HISTORY" and kind == Role.ASSISTANT:
             return _member(self.writer.answer(content), 0)
         name = template.transforms[kind]

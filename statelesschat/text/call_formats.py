@@ -26,6 +26,27 @@ def format_of(write: Callable[[Fields], str]) -> CallFormat | None:
 
     text, twice, said = written(1), written(2), written(1, _SAID)
     text = text[_start(text, said) :]
+    found = _style_of(text, twice)
+    if found is None:
+        return None
+    return found._replace(between=_behind_each(found, text, twice))
+
+
+def _behind_each(found: CallFormat, text: str, twice: str) -> str:
+    """What of the closing stands behind the first of two calls as well."""
+    closing = found.closing.strip()
+    end = text.rindex(closing) if closing else len(text)
+    told = text[max(end - 24, 0) : end].rstrip()
+    if not closing or told.endswith("]") or told not in twice:
+        return closing if told not in twice else ""
+    behind = twice[twice.index(told) + len(told) :].lstrip()
+    same = os.path.commonprefix([closing, behind])
+    if same == closing or closing[len(same)] in "<[\n ":
+        return same.strip()
+    return same[: max(same.rfind(">"), same.rfind("]")) + 1]  # no part of a mark
+
+
+def _style_of(text: str, twice: str) -> CallFormat | None:
     name, identity = _NAME + "x", f"{_ID[:-1]}1"
     span = _json_span(text, text.find(_KEYS[0]), text.find(_VALUES[1]) + len(_VALUES[1]))
     if span is not None:
@@ -86,7 +107,13 @@ def _json_style(text: str, name: str, identity: str, inner: tuple[int, int]) -> 
     opening = text[: span[0]].rstrip().removesuffix("[").rstrip()
     closing = text[span[1] :].lstrip().removeprefix("]").lstrip()
     return CallFormat(
-        "json", opening, closing=closing, name_path=paths[0], arguments_path=paths[1], id_path=paths[2] or ()
+        "json",
+        opening,
+        closing=closing,
+        keys=tuple(value),
+        name_path=paths[0],
+        arguments_path=paths[1],
+        id_path=paths[2] or (),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from statelesschat.text.fields import ToolCall
 
+_NAME = re.compile(r"[\w.:/\-]+")
 _CONSTANTS = {"True": True, "False": False, "None": None}  # some templates write these as Python does
 DECODER = json.JSONDecoder()
 
@@ -29,7 +30,9 @@ class CallFormat(NamedTuple):
     key_open: str = ""
     key_close: str = ""
     value_close: str = ""
-    closing: str = ""  # behind a call
+    closing: str = ""  # behind the last call
+    between: str = ""  # what of it stands behind every call
+    keys: tuple[str, ...] = ()  # of the object, where nothing else marks a call
     label: str = "name"  # what stands where a name is expected: "name", or an "id" that holds it
     name_path: tuple[str, ...] = ()  # where in the object the name stands
     arguments_path: tuple[str, ...] = ()
@@ -37,11 +40,16 @@ class CallFormat(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What an answer says and the calls it makes; ``error`` tells what is wrong with a call that cannot be read."""
+    """What an answer says and the calls it makes.
+
+    ``content`` is all that stands outside the calls; ``error`` tells what is wrong with a call that cannot be read, and
+    then ``content`` is the whole text; ``final`` says that nothing is said behind the calls.
+    """
 
     content: str
     calls: tuple[ToolCall, ...] = ()
     error: str | None = None
+    final: bool = False
 
 
 def argument_types(tools: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -59,65 +67,82 @@ def argument_types(tools: Sequence[str]) -> dict[str, dict[str, str]]:
 def read_calls(form: CallFormat, text: str, types: Mapping[str, Mapping[str, str]] | None = None) -> Reading:
     """The calls in an answer's text, control tokens written out and the stop token left out.
 
-    ``types`` gives, for each tool, its arguments' JSON types; a tagged argument that is no string is read as JSON.
+    ``types`` gives, for each tool, its arguments' JSON types; a tagged argument that is no string is read as JSON. What
+    stands in a thought that is closed by ``</think>`` calls nothing.
     """
-    reader = {
-        "json": _read_json,
-        "named": _read_named,
-        "loose": _read_loose,
-        "tagged": _read_tagged,
-        "python": _read_python,
-    }[form.style]
     marker = form.opening.strip() if form.style in ("json", "python") else form.head.strip()
-    at = text.find(marker) if marker else _bare(text)
+    thought = text.rfind("</think>") + 1
+    at = text.find(marker, thought) if marker else _bare(text, thought)
     if at < 0:
         return Reading(text)
-    content = text[:at].rstrip()
-    if marker != form.opening.strip():
-        content = content.removesuffix(form.opening.strip()).rstrip()
     calls: list[ToolCall] = []
+    said: list[str] = []
+    cursor = end = at
     try:
-        for call in reader(form, text[at:], types or {}):
+        for call, start, end in _READERS[form.style](form, text, at, types or {}):
             calls.append(call)
-    except ValueError as error:
-        return Reading(content, tuple(calls), str(error))
+            said.append(text[cursor:start])
+            cursor = end
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
+        return Reading(text, tuple(calls), f"call {len(calls) + 1} cannot be read: {reason}")
     if not calls:
-        return Reading(text) if not marker else Reading(content, (), "no call could be read behind its opening")
-    return Reading(content, tuple(calls))
+        return Reading(text) if not marker else Reading(text, (), f"no call stands behind {marker!r}")
+    rest = text[end:].strip().removeprefix(form.closing.strip().removeprefix(form.between.strip()).strip())
+    before = text[:at].rstrip()
+    if marker != form.opening.strip():
+        before = before.removesuffix(form.opening.strip()).rstrip()
+    words = [before, *(part.strip() for part in said), rest.strip()]
+    return Reading("\n".join(word for word in words if word), tuple(calls), None, not rest.strip())
 
 
-def _bare(text: str) -> int:
+Found = tuple[ToolCall, int, int]  # a call, and where its text begins and ends
+
+
+def _closed(form: CallFormat, text: str, at: int, name: str) -> int:
+    """Where a call that must be closed here ends."""
+    found = re.compile(r"\s*" + _literal(form.between)).match(text, at) if form.between.strip() else None
+    if found is None and form.between.strip():
+        raise ValueError(f"the call of {name} is not closed by {form.between.strip()!r}")
+    return found.end() if found is not None else at
+
+
+def _bare(text: str, begin: int) -> int:
     """Where an answer that is nothing but JSON begins."""
-    start = len(text) - len(text.lstrip())
+    begin = begin + len("</think>") - 1 if begin else 0
+    start = _skip_space(text, begin)
     return start if text[start : start + 1] in ("{", "[") else -1
 
 
-def _read_json(form: CallFormat, text: str, types: Mapping[str, Any]) -> Iterator[ToolCall]:
-    marker, position = form.opening.strip(), 0
-    while True:
-        position = text.find(marker, position)
-        if position < 0:
-            return
+def _read_json(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    marker = form.opening.strip()
+    while position >= 0:
         start = _skip_space(text, position + len(marker))
         try:
-            value, position = DECODER.raw_decode(text, start)
+            value, end = DECODER.raw_decode(text, start)
         except ValueError as error:
             if not marker:
                 return
-            raise ValueError(f"the call is no JSON ({error})") from None
-        for item in value if isinstance(value, list) else [value]:
-            name, arguments = _get(item, form.name_path), _get(item, form.arguments_path)
-            if not isinstance(name, str):
-                if not marker:
-                    return
-                raise ValueError(f"the call has no {'.'.join(form.name_path)}")
+            raise ValueError(f"it is no JSON ({error})") from None
+        items = value if isinstance(value, list) else [value]
+        names = [_get(item, form.name_path) for item in items]
+        if not marker and not all(isinstance(item, dict) and set(item) == set(form.keys) for item in items):
+            return
+        end = _closed(form, text, end, str(names[0]) if names else "nothing")
+        for item, name in zip(items, names, strict=True):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise ValueError(f"it has no {'.'.join(form.name_path)}")
+            arguments = _get(item, form.arguments_path)
+            if arguments is None:
+                raise ValueError(f"the call of {name} has no {'.'.join(form.arguments_path)}")
             identity = _get(item, form.id_path) if form.id_path else None
-            yield _call(name, {} if arguments is None else arguments, identity)
-        if not marker:
-            rest = re.match(r"\s*[;,]?\s*(?=\{)", text[position:])
-            if rest is None:
-                return
-            position += rest.end()
+            yield _call(name, arguments, identity), position, end
+            position = end
+        if marker:
+            position = text.find(marker, end)
+        else:
+            more = re.compile(r"\s*[;,]?\s*(?=\{)").match(text, end)
+            position = more.end() if more is not None else -1
 
 
 def _get(value: Any, path: Sequence[str]) -> Any:
@@ -131,22 +156,31 @@ def _call(name: str, arguments: Any, identity: Any) -> ToolCall:
         arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
         raise ValueError(f"the arguments of {name} are no object")
-    return ToolCall(name.strip(), json.dumps(arguments), identity if isinstance(identity, str) else None)
+    written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    written.encode()  # half a surrogate pair is no text
+    return ToolCall(name, written, identity if isinstance(identity, str) else None)
 
 
-def _read_named(form: CallFormat, text: str, types: Mapping[str, Any]) -> Iterator[ToolCall]:
-    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\- ]+?)\s*" + _literal(form.middle) + r"\s*(?=\{)")
-    position, found = 0, False
-    while match := pattern.search(text, position):
-        found = True
-        try:
-            arguments, position = DECODER.raw_decode(text, match.end())
-        except ValueError as error:
-            raise ValueError(f"the arguments of {match['name']} are no JSON ({error})") from None
+def _read_named(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\-]+)\s*" + _literal(form.middle) + r"\s*(?=\{)")
+    for start in _openings(form, text, position):
+        match = pattern.match(text, start)
+        if match is None:
+            raise ValueError(f"no name and arguments stand behind {form.head.strip()!r}")
         name, identity = _named(form, match)
-        yield _call(name, arguments, identity)
-    if not found:
-        raise ValueError(f"no name and arguments stand behind {form.head.strip() or form.opening.strip()!r}")
+        try:
+            arguments, end = DECODER.raw_decode(text, match.end())
+        except ValueError as error:
+            raise ValueError(f"the arguments of {name} are no JSON ({error})") from None
+        yield _call(name, arguments, identity), start, _closed(form, text, end, name)
+
+
+def _openings(form: CallFormat, text: str, position: int) -> Iterator[int]:
+    """Where what stands before a name does; one inside a call that was read is passed over by its reader's pattern."""
+    head = form.head.strip()
+    while position >= 0:
+        yield position
+        position = text.find(head, position + len(head))
 
 
 def _named(form: CallFormat, match: re.Match[str]) -> tuple[str, str | None]:
@@ -157,33 +191,42 @@ def _named(form: CallFormat, match: re.Match[str]) -> tuple[str, str | None]:
     return label, match.groupdict().get("id")
 
 
-def _read_tagged(form: CallFormat, text: str, types: Mapping[str, Any]) -> Iterator[ToolCall]:
-    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\- ]+)\s*" + _literal(form.middle))
+def _read_tagged(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\-]+)\s*" + _literal(form.middle))
     key_close = re.escape(form.key_close.rstrip()) + ("\\n?" if form.key_close.endswith("\n") else "")
-    key = re.compile(r"\s*" + _literal(form.key_open) + r"(?P<key>.+?)" + key_close, re.DOTALL)
-    position = 0
-    while match := pattern.search(text, position):
-        position = match.end()
+    key = re.compile(r"\s*" + _literal(form.key_open) + r"(?P<key>[^<>\n]*?)" + key_close)
+    done = 0
+    for start in _openings(form, text, position):
+        if start < done:
+            continue
+        match = pattern.match(text, start)
+        if match is None:
+            raise ValueError(f"no name stands behind {form.head.strip()!r}")
         name, identity = _named(form, match)
         arguments: dict[str, Any] = {}
-        while argument := key.match(text, position):
-            start = argument.end()
-            end, position = _end_of(text, start, form.value_close)
-            if end < 0:
-                raise ValueError(f"argument {argument['key']} of {name} is not closed by {form.value_close.strip()!r}")
-            arguments[argument["key"].strip()] = _typed(
-                text[start:end], types.get(name, {}).get(argument["key"].strip())
-            )
-        yield _call(name, arguments, identity)
+        done = match.end()
+        while argument := key.match(text, done):
+            label = argument["key"].strip()
+            if not label or label in arguments:
+                raise ValueError(f"an argument of {name} has no name of its own")
+            value, done = _value_until(form, key, text, argument.end(), f"argument {label} of {name}")
+            arguments[label] = _typed(value, types.get(name, {}).get(label))
+        done = _closed(form, text, done, name)
+        yield _call(name, arguments, identity), start, done
 
 
-def _end_of(text: str, start: int, close: str) -> tuple[int, int]:
-    """Where a value ends and where what closes it does; white space at its edge is the template's if it writes some."""
-    at = text.find(close, start)
-    bare = text.find(close.strip(), start)
-    if at < 0 or (0 <= bare < at):
-        return bare, bare + len(close.strip())
-    return at, at + len(close)
+def _value_until(form: CallFormat, key: re.Pattern[str], text: str, start: int, what: str) -> tuple[str, int]:
+    """A value and where what closes it ends: the first closing mark behind which the call goes on or ends."""
+    mark = form.value_close.strip()
+    close = re.compile(r"\s*" + _literal(form.between))
+    at = text.find(mark, start)
+    while at >= 0:
+        end = at + len(mark)
+        if key.match(text, end) or close.match(text, end):
+            before = form.value_close[: form.value_close.index(mark)]
+            return text[start:at].removesuffix(before), end
+        at = text.find(mark, end)
+    raise ValueError(f"{what} is not closed by {mark!r}, or the call is not")
 
 
 def _typed(value: str, kind: str | None) -> Any:
@@ -195,17 +238,26 @@ def _typed(value: str, kind: str | None) -> Any:
         return _CONSTANTS.get(value.strip(), value)
 
 
-def _read_python(form: CallFormat, text: str, types: Mapping[str, Any]) -> Iterator[ToolCall]:
-    body = text.strip().removeprefix(form.opening.strip()).removesuffix(form.closing.strip()).strip()
+def _read_python(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    start = position + len(form.opening.strip())
+    close = form.closing.strip()
+    end = text.find(close, start) if close else len(text)
+    if end < 0:
+        raise ValueError(f"it is not closed by {close!r}")
+    body = text[start:end].strip()
     try:
         nodes: list[Any] = [part.value for part in ast.parse(body).body if isinstance(part, ast.Expr)]
     except (SyntaxError, ValueError) as error:
-        raise ValueError(f"the call is no Python ({error})") from None
+        raise ValueError(f"it is no Python ({error})") from None
     for node in itertools.chain.from_iterable(n.elts if isinstance(n, ast.List | ast.Tuple) else [n] for n in nodes):
-        if not isinstance(node, ast.Call) or node.args or any(word.arg is None for word in node.keywords):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+            raise ValueError("a call is name(key=value, …)")
+        words = [word.arg for word in node.keywords]
+        if node.args or None in words or len(set(words)) < len(words):
             raise ValueError("a call is name(key=value, …)")
         arguments = {str(word.arg): _value(word.value) for word in node.keywords}
-        yield _call(ast.unparse(node.func), arguments, None)
+        yield _call(ast.unparse(node.func), arguments, None), position, end + len(close)
+        position = end + len(close)
 
 
 def _value(node: ast.expr) -> Any:
@@ -214,19 +266,27 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [_value(item) for item in node.elts]
     if isinstance(node, ast.Dict):
+        if not all(isinstance(k, ast.Constant) and isinstance(k.value, str) for k in node.keys):
+            raise ValueError("keys of an object are strings")
         return {_value(k): _value(v) for k, v in zip(node.keys, node.values, strict=True) if k is not None}
     return ast.literal_eval(node)
 
 
-def _read_loose(form: CallFormat, text: str, types: Mapping[str, Any]) -> Iterator[ToolCall]:
-    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\- ]+?)\s*(?=\{)")
-    position = 0
-    while match := pattern.search(text, position):
+def _read_loose(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\-]+)\s*(?=\{)")
+    done = 0
+    for start in _openings(form, text, position):
+        if start < done:
+            continue
+        match = pattern.match(text, start)
+        if match is None:
+            raise ValueError(f"no name and arguments stand behind {form.head.strip()!r}")
         try:
-            arguments, position = _loose_value(text, match.end(), form.value_close)
+            arguments, end = _loose_value(text, match.end(), form.value_close)
         except (IndexError, ValueError):
-            raise ValueError(f"the arguments of {match['name']} cannot be read") from None
-        yield _call(match["name"], arguments, None)
+            raise ValueError(f"the arguments of {match['name']} are not as the template writes them") from None
+        done = _closed(form, text, end, match["name"])
+        yield _call(match["name"], arguments, None), start, done
 
 
 def _loose_value(text: str, at: int, quote: str) -> tuple[Any, int]:
@@ -234,6 +294,8 @@ def _loose_value(text: str, at: int, quote: str) -> tuple[Any, int]:
     at = _skip_space(text, at)
     if text.startswith(quote, at):
         end = text.index(quote, at + len(quote))
+        while text[_skip_space(text, end + len(quote)) :][:1] not in tuple(",}]:"):
+            end = text.index(quote, end + 1)
         return text[at + len(quote) : end], end + len(quote)
     if text[at] in "{[":
         close, found = "}" if text[at] == "{" else "]", []
@@ -253,7 +315,7 @@ def _loose_value(text: str, at: int, quote: str) -> tuple[Any, int]:
         return (dict(found) if close == "}" else [value for _, value in found]), at + 1
     match = re.compile(r"[^,\]}]*").match(text, at)
     word = match[0] if match is not None else ""
-    return json.loads(word.strip()), at + len(word)
+    return _CONSTANTS[word.strip()] if word.strip() in _CONSTANTS else json.loads(word), at + len(word)
 
 
 def _literal(text: str) -> str:

@@ -12,9 +12,11 @@ from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish
 from statelesschat.text.build import fingerprint
 from statelesschat.text.calls import CallFormat, Reading, read_calls
 from statelesschat.text.decoding import decode_blocks, decode_histories, decode_responses, decode_texts
+from statelesschat.text.fields import Content
 from statelesschat.text.inputs import (
     Conversation,
     answer_of,
+    check_keys,
     conversation_of,
     ids_of,
     logprobs_of,
@@ -89,7 +91,7 @@ class Codec:
         rows = rows_of(prompts)
         config = self.config
         limits = per_row(config.max_turns if turn_limit is None else turn_limit, len(rows), "turn_limit")
-        conversations = _each(rows, lambda row: conversation_of(row, config.template.roles, key))
+        conversations = _each(rows, lambda row: conversation_of(row, config.template.roles, key, self.writer.reads))
         _each(conversations, lambda c: ids_of(c.ids, config.template.vocab_size) if c.ids is not None else None)
         drafts = _each(conversations, self._prompt)
         written = iter(self.writer.write([d for d in drafts if d is not None]))
@@ -205,7 +207,7 @@ class Codec:
         afters = _mapped(per_row(next, len(rows), "next"), lambda k: neighbour_of(k, names))
         drafts = _each(
             list(zip(roles, rows, befores, afters, strict=True)),
-            lambda r: self.writer.message(int(r[0]), result_of(r[1], r[0] == Role.TOOL), int(r[2]), int(r[3])),
+            lambda r: self.writer.message(int(r[0]), self._content(r[1], r[0]), int(r[2]), int(r[3])),
         )
         written = self.writer.write(drafts)
         lines = zip(written, roles, befores, afters, strict=True)
@@ -268,6 +270,15 @@ class Codec:
         form = CallFormat(*self.config.template.call_format)
         return [read_calls(form, answer, self.writer.types) for answer in answers]
 
+    def _content(self, content: Any, role: Role) -> Content:
+        """The content of a message that is appended, given as text or, mostly a tool result, as a dict."""
+        if not isinstance(content, Mapping):
+            return text_of(content)
+        if "content" not in content:
+            raise ValueError("a message given as a dict has content; a result that is JSON is given as text")
+        check_keys(content, role.name.lower(), self.writer.reads)
+        return result_of(content, role == Role.TOOL)
+
     def _answer(self, answer: Any, *, begin: bool, finished: bool, stop: bool) -> Draft | None:
         """The draft of an answer; None for one that is ids already."""
         if not isinstance(answer, str | Mapping):
@@ -275,6 +286,9 @@ class Codec:
         if isinstance(answer, Mapping):
             if not (begin and finished):
                 raise ValueError("an answer with tool_calls is written whole; give its pieces as ids or text")
+            if not answer.get("tool_calls") and not isinstance(answer.get("content"), str | list | tuple):
+                raise ValueError("an answer given as a message has content or tool_calls")
+            check_keys(answer, "assistant", self.writer.reads)
             content = answer_of(answer)
             return self.writer.answer(content, stop=stop)
         text = text_of(answer)

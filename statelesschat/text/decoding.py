@@ -38,7 +38,8 @@ def decode_histories(writer: Writer, states: ChatState, calls: bool) -> list[lis
             message["content"] = _answer_content(writer, text, finish)
             message["finish_reason"] = finish.name.lower()
         else:
-            message["content"] = text[line[Column.LEAD] : len(text) - line[Column.TRAIL]]
+            text = text[line[Column.LEAD] : len(text) - line[Column.TRAIL]]
+            message |= _message_content(writer, int(line[Column.KIND]), text)
         if calls and writer.template.call_format and int(line[Column.KIND]) in ANSWERS:
             _show_calls(writer, message)
         histories[row].append(message)
@@ -80,11 +81,23 @@ def _stretches(tokens: Int[Array, "B L"], starts: Int[Array, "B"], width: int) -
     return jnp.take_along_axis(tokens, jnp.minimum(places, tokens.shape[1] - 1), axis=1)
 
 
+def _message_content(writer: Writer, kind: int, text: str) -> dict[str, str]:
+    """The content of a message that was not sampled; a tool result's name and id stand apart again."""
+    refers = writer.render.shape.refers if writer.render.shape is not None else ()
+    if kind != Kind.TOOL or not refers or writer.spans is None or writer.spans.pattern is None:
+        return {"content": text}
+    fields = writer.spans.pattern.fields_of(text)
+    if fields is None:
+        return {"content": text}
+    names = {"content": "content", "name": "name", "call_id": "tool_call_id"}
+    return {names[field]: value for field, value in fields.items()}
+
+
 def _show_calls(writer: Writer, message: dict[str, Any]) -> None:
     """Tell an answer's calls from what it says, if they can be read; else its text stays as it is."""
     read = read_calls(CallFormat(*writer.template.call_format), message["content"], writer.types)
     if not read.calls or read.error is not None:
-        return
+        return  # the text is all there is to tell
     message["content"] = read.content
     message["tool_calls"] = [
         {"type": "function", "function": {"name": call.name, "arguments": json.loads(call.arguments)}}
@@ -101,7 +114,7 @@ def decode_blocks(writer: Writer, messages: Message) -> list[dict[str, str]]:
     return [
         {
             "role": kind_name(int(h[Header.KIND]), writer.template.roles),
-            "content": text[h[Header.LEAD] : len(text) - h[Header.TRAIL]],
+            **_message_content(writer, int(h[Header.KIND]), text[h[Header.LEAD] : len(text) - h[Header.TRAIL]]),
         }
         for h, text in zip(headers, _decode(writer, pieces, first), strict=True)
     ]

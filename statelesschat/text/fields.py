@@ -24,7 +24,7 @@ class Fields(NamedTuple):
 
 
 Content = str | Fields
-_PLAIN = re.compile(r"[\w.:/\- ]+")  # no character that a control token could be made of
+_PLAIN = re.compile(r"[\w.:/\-]+")  # no character that a control token is made of
 
 
 def text_part(content: Content) -> str:
@@ -67,7 +67,10 @@ def map_strings(content: Content, change: Callable[[str], str]) -> Content:
     """The same message with every string of `strings_of` changed."""
     if isinstance(content, str):
         return change(content)
-    calls = tuple(c._replace(arguments=json.dumps(_mapped(json.loads(c.arguments), change))) for c in content.calls)
+    calls = tuple(
+        c._replace(arguments=json.dumps(_mapped(json.loads(c.arguments), change), ensure_ascii=False))
+        for c in content.calls
+    )
     return content._replace(content=change(content.content), calls=calls)
 
 
@@ -108,20 +111,32 @@ def _call_of(call: Any, index: int) -> ToolCall:
     name = body.get("name") if isinstance(body, Mapping) else None
     if not isinstance(body, Mapping) or name is None:
         raise ValueError(f"tool call {index} has no name; a call is {{'function': {{'name': …, 'arguments': …}}}}")
-    arguments = body.get("arguments", {})
+    arguments = given = body.get("arguments", {})
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"tool call {index}: arguments are no JSON ({error})") from None
     if not isinstance(arguments, Mapping):
         raise ValueError(f"tool call {index}: arguments are a {type(arguments).__name__}; give a mapping or its JSON")
     identity = reference_of(call.get("id"), f"the id of tool call {index}")
+    label = reference_of(name, f"the name of tool call {index}") or ""
     try:
-        written = json.dumps(arguments, allow_nan=False)
-        return ToolCall(reference_of(name, f"the name of tool call {index}") or "", written, identity)
-    except TypeError as error:
+        written = json.dumps(arguments, allow_nan=False, ensure_ascii=False)
+        written.encode()
+        _check_keys(arguments)
+        return ToolCall(label, given if isinstance(given, str) else written, identity)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"tool call {index}: arguments cannot be written as JSON ({error})") from None
+
+
+def _check_keys(value: Any) -> None:
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not isinstance(key, str)]
+        if wrong:
+            raise ValueError(f"the key {wrong[0]!r} is no string")
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_keys(item)
 
 
 def specs_of(tools: Any) -> tuple[str, ...]:
@@ -149,5 +164,5 @@ def _spec_of(tool: Any, index: int) -> str:
         )
     try:
         return json.dumps(tool, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"tools[{index}] ({body['name']}) cannot be written as JSON: {error}") from None

@@ -1,6 +1,6 @@
 """Reading what callers hand over: prompts, histories and rows, checked before any device work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,9 @@ from statelesschat.text.render import role_of
 
 PROMPT_KEYS = ("messages", "prompt", "query", "prompt_ids")
 _UNWRITTEN = ("reasoning_content", "reasoning", "thinking", "function_call", "images", "audio", "videos")
+
+
+Reads = Callable[[str, str], bool]  # whether the template writes a message's key, by role name
 
 
 class Conversation(NamedTuple):
@@ -41,7 +44,7 @@ def rows_of(items: Any) -> list[Any]:
     return rows
 
 
-def conversation_of(row: Any, names: Sequence[str], key: str | None) -> Conversation:
+def conversation_of(row: Any, names: Sequence[str], key: str | None, reads: Reads | None = None) -> Conversation:
     """A prompt from a string, a history or a dict that holds one under ``key`` or one of `PROMPT_KEYS`."""
     if isinstance(row, Mapping):
         if key is not None and key not in row:
@@ -58,11 +61,11 @@ def conversation_of(row: Any, names: Sequence[str], key: str | None) -> Conversa
         raise ValueError(f"a prompt is a string or a list of messages, not {_kind_of(row)}")
     if not row:
         raise ValueError("the history is empty; give at least one message")
-    kinds, contents = zip(*(message_of(m, i, names) for i, m in enumerate(row)), strict=True)
+    kinds, contents = zip(*(message_of(m, i, names, reads) for i, m in enumerate(row)), strict=True)
     return Conversation(kinds, linked(kinds, contents))
 
 
-def message_of(message: Any, index: int, names: Sequence[str]) -> tuple[int, Content]:
+def message_of(message: Any, index: int, names: Sequence[str], reads: Reads | None = None) -> tuple[int, Content]:
     """Kind and content of a message dict; ValueError names what is wrong with it."""
     if not isinstance(message, Mapping) or "role" not in message:
         raise ValueError(f"message {index} is {_kind_of(message)}; a message is a dict with role and content")
@@ -70,13 +73,20 @@ def message_of(message: Any, index: int, names: Sequence[str]) -> tuple[int, Con
         role = role_of(message["role"], names)
         if message.get("tool_calls") and role != Role.ASSISTANT:
             raise ValueError(f"a {names[role]} message has tool_calls; only an assistant's can")
-        lost = [key for key in _UNWRITTEN if message.get(key)]
-        if lost:
-            raise ValueError(f"{', '.join(lost)} would be lost; write it into the content as the template does")
+        check_keys(message, role.name.lower(), reads)
         content = answer_of(message) if role == Role.ASSISTANT else result_of(message, role == Role.TOOL)
     except ValueError as error:
         raise ValueError(f"message {index}: {error}") from None
     return int(Kind.CALL if isinstance(content, Fields) and content.calls else role), content
+
+
+def check_keys(message: Mapping[str, Any], role: str, reads: Reads | None) -> None:
+    """Raise ValueError for keys that the template would write and that nothing here does."""
+    known = {"role", "content", "tool_calls", "finish_reason"} | ({"name", "tool_call_id"} if role == "tool" else set())
+    others = [str(key) for key, value in message.items() if key not in known and value not in (None, "", [], {})]
+    lost = [key for key in others if key in _UNWRITTEN or (reads is not None and reads(role, key))]
+    if lost:
+        raise ValueError(f"{', '.join(lost)} would be lost; write it into the content as the template does")
 
 
 def answer_of(message: Mapping[str, Any]) -> Content:

@@ -1,6 +1,7 @@
 """What a template writes for a message with fields: a stretch of its own text and the author's, told apart."""
 
 import functools
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -41,6 +42,23 @@ class Pattern(NamedTuple):
                 plain.append((start, start + len(value)))
             parts += [value, behind]
         return Span("".join(parts), tuple(plain))
+
+    def fields_of(self, text: str) -> dict[str, str] | None:
+        """What `span` put in; None for a text that it did not make."""
+        names = (rf"(?P<{f}>[\w.:/\-]*)" if f != "content" else "(?P<content>.*)" for f in self.fields)
+        pattern = re.escape(self.texts[0])
+        for name, behind in zip(names, self.texts[1:], strict=True):
+            pattern += name + re.escape(behind)
+        match = re.fullmatch(pattern, text, re.DOTALL)
+        if match is None:
+            return None
+        found = match.groupdict()
+        if self.transform == "json":
+            try:
+                found["content"] = json.loads(f'"{found["content"]}"')
+            except ValueError:
+                return None
+        return found
 
 
 class Spans:

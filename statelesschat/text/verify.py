@@ -122,7 +122,7 @@ def _random_call(rng: random.Random) -> ToolCall:
     values: dict[str, Any] = {key: random_content(rng, True) for key in rng.sample(_KEYS, rng.randrange(3))}
     if rng.random() < 0.5:
         values["options"] = rng.choice([3, -0.5, True, None, ["a", 2], {"deep": {"er": "x y"}}, []])
-    return ToolCall(rng.choice(_NAMES), json.dumps(values), f"{rng.randrange(10**9):09d}")
+    return ToolCall(rng.choice(_NAMES), json.dumps(values, ensure_ascii=False), f"{rng.randrange(10**9):09d}")
 
 
 def verify(writer: Writer, conversations: Sequence[Conversation]) -> Failure | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from statelesschat.core.config import ChatTemplate, Gap
-from statelesschat.core.types import Kind
+from statelesschat.core.types import Kind, Role
 from statelesschat.text.calls import CallFormat, argument_types, read_calls
 from statelesschat.text.draft import ANSWERS, Block, Draft, Joined, Member, Segment, Written, encode_drafts
 from statelesschat.text.fields import Content, Fields, text_part
@@ -47,6 +47,7 @@ class Writer:
         )
         self._contextual: dict[int, Any] = {}
         self._spans: dict[Fields, Span] = {}
+        self._read: dict[tuple[str, str], bool] = {}
         self._frame = functools.cache(self._frame_between)
         self.types = argument_types(template.tools)
         controls = [] if template.trusted_control_tokens else [str(t.content) for t in self.pieces.controls.values()]
@@ -96,10 +97,24 @@ class Writer:
             return int(Kind.CALL)
         return int(previous)
 
+    def reads(self, role: str, key: str) -> bool:
+        """Whether the template writes a key of this role's messages, or raises because of it."""
+        if (role, key) not in self._read:
+            kind = Role[role.upper()]
+            told = {"role": self.template.roles[kind], "content": "x", key: "71039key93017"}
+            asked: list[dict[str, Any]] = [{"role": self.template.roles[Role.USER], "content": "x"}]
+            orders = {Role.USER: [told], Role.SYSTEM: [told, *asked]}
+            messages = orders.get(kind, [*asked, told])
+            try:
+                self._read[role, key] = "71039key93017" in self.render.render(messages, False)
+            except RenderError:
+                self._read[role, key] = False  # the plain message may not be legal here either
+        return self._read[role, key]
+
     def calls_tools(self, answer: Content) -> bool:
         """Whether an answer given as text calls tools in the template's own way."""
         form = self.template.call_format
-        return bool(form) and isinstance(answer, str) and bool(read_calls(CallFormat(*form), answer).calls)
+        return bool(form) and isinstance(answer, str) and read_calls(CallFormat(*form), answer).final
 
     def prompt(self, kinds: Sequence[int], contents: Sequence[Content]) -> Draft:
         """A conversation from its start to the generation prompt, or, after an answer, to its stop id."""
@@ -147,11 +162,8 @@ class Writer:
         """
         if isinstance(content, Fields):
             span = self.written(Kind.CALL, content)
-            opened = len(self.template.opened)
-            if not span.text.startswith(self.template.opened):
-                raise ValueError(
-                    f"the generation prompt opens an answer with {self.template.opened!r}; begin the content with it"
-                )
+            begun = span.text.startswith(self.template.opened)  # else it is what the policy says behind the opening
+            opened = len(self.template.opened) if begun else 0
             plain = None if span.plain is None else tuple((a - opened, b - opened) for a, b in span.plain)
             span = Span(span.text[opened:], plain)
             ends = (self.template.call_stop_id,) if finished and stop else ()

@@ -106,6 +106,8 @@ def test_switches_and_specs_reach_the_template(folder: Path) -> None:
         ["--template-kwargs", "[1]"],
         ["--tools", "nowhere.json"],
         ["x", "--all", "."],
+        ["--all", ".", "--history", "frozen"],
+        ["--all", ".", "--tokenizer", "./nowhere"],
         ["--out", "/nowhere/at/all.json"],
     ],
 )

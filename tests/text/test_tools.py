@@ -52,6 +52,7 @@ FAMILIES = {
     "google-gemma-4-31B-it": ("FROZEN_HISTORY", "loose", ("name",)),
 }
 LEAVES_SPECS_OUT = ("deepseek-ai-DeepSeek-V3.1",)
+CALLED = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 CHAINS = [
     (USER, CALL, TOOL),
     (USER, CALL, TOOL, ASSISTANT, USER, CALL, TOOL),
@@ -192,6 +193,62 @@ def test_calls_are_read_as_they_were_written(name: str) -> None:
     assert codec.decode_history(states, calls=False)[0][-1].keys() == {"role", "content", "finish_reason"}
 
 
+@pytest.mark.parametrize("name", [name for name, (_, _, refers) in FAMILIES.items() if refers])
+def test_results_come_back_with_what_they_refer_to(name: str) -> None:
+    codec = codec_of(name)
+    given = {"content": 'sunny, "call_id"', "name": "get_weather", "tool_call_id": "abcdef123"}
+    block = codec.encode_messages("tool", [given])
+    refers = {key: given[key] for key in FAMILIES[name][2]}
+    assert codec.decode_messages(block) == [{"role": "tool", "content": given["content"], **refers}]
+    state = sc.reset(sc.init(codec.config), row(codec.encode([few_shot(result='say "x"')])))
+    assert codec.decode_history(state)[0][2]["content"] == 'say "x"'
+
+
+def test_arguments_are_written_as_they_are_given() -> None:
+    """Letters beyond ASCII stay letters, and arguments given as JSON are not written anew."""
+    codec = codec_of("deepseek-ai-DeepSeek-V3.1")
+    for arguments in ('{"city":"Z\u00fcrich", "x": 1e5}', {"city": "Z\u00fcrich"}):
+        (ids,) = codec.encode_actions([{"tool_calls": [call("f", arguments)]}]).tokens
+        assert "Z\u00fcrich" in codec.tokenizer.decode(ids)
+    (ids,) = (
+        codec_of("tencent-DeepSeek-V3.1-Terminus-W4AFP8")
+        .encode_actions([{"tool_calls": [call("f", '{"city":"Z\u00fcrich", "x": 1e5}')]}])
+        .tokens
+    )
+    assert '{"city":"Z\u00fcrich", "x": 1e5}' in codec.tokenizer.decode(ids)
+
+
+def test_prose_about_calls_ends_as_answers_end() -> None:
+    codec = codec_of("zai-org-GLM-4.5-Air")
+    action = codec.encode_actions(["Just say <tool_call> when ready."])
+    assert codec.tokenizer.decode([action.tokens[0][action.length[0] - 1]]) == "<|user|>"
+    gemma = codec_of("google-gemma-4-31B-it")
+    action = gemma.encode_actions(["<|tool_call>call:f{a:1}<tool_call|> is how."])
+    assert gemma.tokenizer.decode([action.tokens[0][action.length[0] - 1]]) == "<turn|>"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"role": "user", "content": "x", "name": "Alice"}, "name would be lost"),
+        ({"role": "assistant", "content": "x", "tool_calls": [call("f", {1: "a", "1": "b"})]}, "no string"),
+        ({"role": "assistant", "content": "x", "tool_calls": [call("f", {"a": "\ud800"})]}, "tool call 0"),
+        ({"role": "assistant", "content": "x", "tool_calls": [call("f", {"a": float("nan")})]}, "tool call 0"),
+    ],
+)
+def test_what_would_be_lost_or_cannot_be_written_is_refused(message: dict, words: str) -> None:
+    codec = codec_of("moonshotai-Kimi-K2-Instruct")
+    with pytest.raises(ValueError, match=f"row 0: message 0: .*{words}"):
+        codec.encode([[message, {"role": "user", "content": "x"}]])
+
+
+def test_an_answer_as_a_message_is_checked_as_histories_are() -> None:
+    codec = codec_of("Qwen-Qwen2.5-7B-Instruct")
+    for answer in ({"content": "x", "reasoning_content": "y"}, {"role": "user"}):
+        with pytest.raises(ValueError, match="row 0: "):
+            codec.encode_actions([answer])
+
+
 def test_a_call_given_as_text_ends_as_calls_end() -> None:
     """GLM ends a call with the marker of the tool that answers, an answer with the user's."""
     codec = codec_of("zai-org-GLM-4.5-Air")
@@ -229,7 +286,7 @@ def test_a_call_given_as_text_has_the_templates_control_tokens(name: str, text: 
         ("Qwen-Qwen2.5-7B-Instruct", '{"name": "f"}', '{"name": "f"}', [], None),
         (
             "Qwen-Qwen2.5-7B-Instruct",
-            'Both:\n<tool_call>{"name":"f","arguments":{}}</tool_call><tool_call>\n{"name": "g", "arguments": {"a": "</x>"}}',
+            'Both:\n<tool_call>{"name":"f","arguments":{}}</tool_call><tool_call>\n{"name": "g", "arguments": {"a": "</x>"}}</tool_call>',
             "Both:",
             [("f", {}), ("g", {"a": "</x>"})],
             None,
@@ -243,14 +300,35 @@ def test_a_call_given_as_text_has_the_templates_control_tokens(name: str, text: 
         ("Qwen-Qwen3-Coder-30B-A3B-Instruct", "<tool_call>\n<function=f>\n<parameter=a>\n1", "", [], "not closed"),
         ("Qwen-Qwen3-Coder-30B-A3B-Instruct", "<tool_call>\n<function=f>\n</function>\n</tool_call>", "", [("f", {})], None),
         ("google-gemma-4-31B-it", '<|tool_call>call:f{a:[1,{b:<|"|>x, y<|"|>}]}<tool_call|>', "", [("f", {"a": [1, {"b": "x, y"}]})], None),
-        ("google-gemma-4-31B-it", "<|tool_call>call:f{a:[1,", "", [], "cannot be read"),
+        ("Qwen-Qwen2.5-7B-Instruct", f"x {CALLED} and THAT.", "x\nand THAT.", [("f", {})], None),
+        ("Qwen-Qwen2.5-7B-Instruct", f"{CALLED} MIDDLE {CALLED}", "MIDDLE", [("f", {}), ("f", {})], None),
+        ("Qwen-Qwen2.5-7B-Instruct", f"<think>maybe {CALLED}</think>It is 4.", f"<think>maybe {CALLED}</think>It is 4.", [], None),
+        ("Qwen-Qwen2.5-7B-Instruct", '<tool_call>{"name": "f", "arguments": {}}', "", [], "not closed"),
+        ("Qwen-Qwen2.5-7B-Instruct", '<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', "", [], "no arguments"),
+        ("Qwen-Qwen2.5-7B-Instruct", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "", [], "JSON compliant"),
+        ("Qwen-Qwen2.5-7B-Instruct", "<tool_call>" + "[" * 20000, "", [], "too deeply"),
+        ("meta-llama-Llama-3.1-8B-Instruct", '{"name": "Bob", "age": 30}', '{"name": "Bob", "age": 30}', [], None),
+        ("meta-llama-Llama-3.1-8B-Instruct", "[" * 20000, "", [], "too deeply"),
+        ("zai-org-GLM-4.5-Air", "Just say <tool_call> when ready.", "", [], "not closed"),
+        ("zai-org-GLM-4.5-Air", "<tool_call>writ", "", [], "not closed"),
+        ("Qwen-Qwen3-Coder-30B-A3B-Instruct", "<tool_call>\n<function=write>", "", [], "not closed"),
+        (
+            "Qwen-Qwen3-Coder-30B-A3B-Instruct",
+            "<tool_call>\n<function=f>\n<parameter=a>\nprint('</parameter>')\n</parameter>\n</function>\n</tool_call>",
+            "",
+            [("f", {"a": "print('</parameter>')"})],
+            None,
+        ),
+        ("google-gemma-4-31B-it", '<|tool_call>call:f{a:<|"|>x<|"|>y<|"|>,b:None}<tool_call|>', "", [("f", {"a": 'x<|"|>y', "b": None})], None),
+        ("google-gemma-4-31B-it", "<|tool_call>call:f" + " " * 20000, "", [], "no name and arguments"),
+        ("google-gemma-4-31B-it", "<|tool_call>call:f{a:[1,", "", [], "not as the template writes"),
     ],
 )  # fmt: skip
 def test_answers_of_policies_are_read_with_care(
     name: str, text: str, content: str, calls: list, words: str | None
 ) -> None:
     (read,) = codec_of(name).read_calls([text])
-    assert read.content == content
+    assert read.content == (content if words is None else text)
     assert [(c.name, json.loads(c.arguments)) for c in read.calls] == calls
     assert (words in (read.error or "")) if words else read.error is None
 
