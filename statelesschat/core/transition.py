@@ -117,7 +117,7 @@ def restart(state: ChatState, data: ChatData, where: Bool[Array, ""] | np.bool_ 
         OPENED=length,
         SAMPLED=-1,
         DELTA=0,
-        STOP=jnp.where(answered, data.tokens[jnp.maximum(length - 1, 0)], -1),
+        STOP=jnp.where(answered, jnp.asarray(data.tokens)[jnp.maximum(length - 1, 0)], -1),
     )
     width = data.tokens.shape[0]
     return dataclasses.replace(
