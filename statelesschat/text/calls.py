@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from statelesschat.text.fields import ToolCall
 
 _NAME = re.compile(r"[\w.:/\-]+")
+_NAMED = r"\s*(?P<name>[\w.:/\-]+)\s*"
 _CONSTANTS = {"True": True, "False": False, "None": None}  # some templates write these as Python does
 DECODER = json.JSONDecoder()
 
@@ -161,26 +162,26 @@ def _call(name: str, arguments: Any, identity: Any) -> ToolCall:
     return ToolCall(name, written, identity if isinstance(identity, str) else None)
 
 
-def _read_named(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
-    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\-]+)\s*" + _literal(form.middle) + r"\s*(?=\{)")
-    for start in _openings(form, text, position):
-        match = pattern.match(text, start)
-        if match is None:
-            raise ValueError(f"no name and arguments stand behind {form.head.strip()!r}")
+def _read_named(form: CallFormat, text: str, start: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    pattern = re.compile(_literal(form.head) + _NAMED + _literal(form.middle) + r"\s*(?=\{)")
+    while start >= 0:
+        match = _begun(pattern, form, text, start)
         name, identity = _named(form, match)
         try:
             arguments, end = DECODER.raw_decode(text, match.end())
         except ValueError as error:
             raise ValueError(f"the arguments of {name} are no JSON ({error})") from None
-        yield _call(name, arguments, identity), start, _closed(form, text, end, name)
+        end = _closed(form, text, end, name)
+        yield _call(name, arguments, identity), start, end
+        start = text.find(form.head.strip(), end)
 
 
-def _openings(form: CallFormat, text: str, position: int) -> Iterator[int]:
-    """Where what stands before a name does; one inside a call that was read is passed over by its reader's pattern."""
-    head = form.head.strip()
-    while position >= 0:
-        yield position
-        position = text.find(head, position + len(head))
+def _begun(pattern: re.Pattern[str], form: CallFormat, text: str, start: int) -> re.Match[str]:
+    """The beginning of a call, up to its arguments."""
+    match = pattern.match(text, start)
+    if match is None:
+        raise ValueError(f"no name and arguments stand behind {form.head.strip()!r}")
+    return match
 
 
 def _named(form: CallFormat, match: re.Match[str]) -> tuple[str, str | None]:
@@ -191,28 +192,24 @@ def _named(form: CallFormat, match: re.Match[str]) -> tuple[str, str | None]:
     return label, match.groupdict().get("id")
 
 
-def _read_tagged(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
-    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\-]+)\s*" + _literal(form.middle))
+def _read_tagged(form: CallFormat, text: str, start: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    pattern = re.compile(_literal(form.head) + _NAMED + _literal(form.middle))
     key_close = re.escape(form.key_close.rstrip()) + ("\\n?" if form.key_close.endswith("\n") else "")
     key = re.compile(r"\s*" + _literal(form.key_open) + r"(?P<key>[^<>\n]*?)" + key_close)
-    done = 0
-    for start in _openings(form, text, position):
-        if start < done:
-            continue
-        match = pattern.match(text, start)
-        if match is None:
-            raise ValueError(f"no name stands behind {form.head.strip()!r}")
+    while start >= 0:
+        match = _begun(pattern, form, text, start)
         name, identity = _named(form, match)
         arguments: dict[str, Any] = {}
-        done = match.end()
-        while argument := key.match(text, done):
+        end = match.end()
+        while argument := key.match(text, end):
             label = argument["key"].strip()
             if not label or label in arguments:
                 raise ValueError(f"an argument of {name} has no name of its own")
-            value, done = _value_until(form, key, text, argument.end(), f"argument {label} of {name}")
+            value, end = _value_until(form, key, text, argument.end(), f"argument {label} of {name}")
             arguments[label] = _typed(value, types.get(name, {}).get(label))
-        done = _closed(form, text, done, name)
-        yield _call(name, arguments, identity), start, done
+        end = _closed(form, text, end, name)
+        yield _call(name, arguments, identity), start, end
+        start = text.find(form.head.strip(), end)
 
 
 def _value_until(form: CallFormat, key: re.Pattern[str], text: str, start: int, what: str) -> tuple[str, int]:
@@ -272,21 +269,17 @@ def _value(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def _read_loose(form: CallFormat, text: str, position: int, types: Mapping[str, Any]) -> Iterator[Found]:
-    pattern = re.compile(_literal(form.head) + r"\s*(?P<name>[\w.:/\-]+)\s*(?=\{)")
-    done = 0
-    for start in _openings(form, text, position):
-        if start < done:
-            continue
-        match = pattern.match(text, start)
-        if match is None:
-            raise ValueError(f"no name and arguments stand behind {form.head.strip()!r}")
+def _read_loose(form: CallFormat, text: str, start: int, types: Mapping[str, Any]) -> Iterator[Found]:
+    pattern = re.compile(_literal(form.head) + _NAMED + r"(?=\{)")
+    while start >= 0:
+        match = _begun(pattern, form, text, start)
         try:
             arguments, end = _loose_value(text, match.end(), form.value_close)
         except (IndexError, ValueError):
             raise ValueError(f"the arguments of {match['name']} are not as the template writes them") from None
-        done = _closed(form, text, end, match["name"])
-        yield _call(match["name"], arguments, None), start, done
+        end = _closed(form, text, end, match["name"])
+        yield _call(match["name"], arguments, None), start, end
+        start = text.find(form.head.strip(), end)
 
 
 def _loose_value(text: str, at: int, quote: str) -> tuple[Any, int]:

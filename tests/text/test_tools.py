@@ -321,6 +321,13 @@ def test_a_call_given_as_text_has_the_templates_control_tokens(name: str, text: 
         ),
         ("google-gemma-4-31B-it", '<|tool_call>call:f{a:<|"|>x<|"|>y<|"|>,b:None}<tool_call|>', "", [("f", {"a": 'x<|"|>y', "b": None})], None),
         ("google-gemma-4-31B-it", "<|tool_call>call:f" + " " * 20000, "", [], "no name and arguments"),
+        (
+            "moonshotai-Kimi-K2-Instruct",
+            '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "<|tool_call_begin|>"}<|tool_call_end|>',
+            "",
+            [("f", {"a": "<|tool_call_begin|>"})],
+            None,
+        ),
         ("google-gemma-4-31B-it", "<|tool_call>call:f{a:[1,", "", [], "not as the template writes"),
     ],
 )  # fmt: skip
