@@ -95,6 +95,10 @@ class ChatTemplate(Static):
     fingerprint: tuple[int, ...] = ()  # ids of a fixed text, by which the tokenizer is known again
     report: str = dataclasses.field(default="", compare=False)
 
+    def __repr__(self) -> str:
+        """A line; ``report`` tells the rest."""
+        return f"ChatTemplate(kind={self.kind!r}, {len(self.gaps)} gaps, stop_ids={self.stop_ids})"
+
     def gap(self, previous: int, next: int) -> Gap:
         """The gap between two kinds; KeyError where the template has none."""
         table = self.__dict__.get("_table")

@@ -107,7 +107,7 @@ def mismatch_text(mismatch: Mismatch, file: str) -> str:
 
 def cut_text(cut: Cut, file: str) -> str:
     """A conversation that did not fit, and the capacity it takes."""
-    advice = f"it takes {cut.script.total} ids; raise --capacity to that or shorten it"
+    advice = f"the whole conversation takes {cut.script.total} ids; raise --capacity to that or shorten it"
     return f"{cut.reason} {_place(cut.script, cut.turn, file)}: {advice}"
 
 

@@ -268,6 +268,7 @@ class Codec:
         if not self.config.template.call_format:
             raise ValueError("this template's tool calls cannot be read; print(config.template.report) says why")
         form = CallFormat(*self.config.template.call_format)
+        answers = [answers] if isinstance(answers, str) else answers
         return [read_calls(form, answer, self.writer.types) for answer in answers]
 
     def _content(self, content: Any, role: Role) -> Content:

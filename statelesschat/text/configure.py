@@ -1,10 +1,11 @@
 """The host side of a config: its template compiled, its limits checked."""
 
+import inspect
 import math
 from typing import Any
 
 from statelesschat.core.config import ChatConfig, ChatTemplate
-from statelesschat.core.types import Role
+from statelesschat.core.types import Kind, Role
 from statelesschat.text.inputs import text_of
 from statelesschat.text.template import compile_template
 from statelesschat.text.writer import Writer
@@ -77,6 +78,12 @@ def make_config(
             raise ValueError(f"{', '.join(options)}: give these to compile_template, with which chat_template was made")
         template = chat_template
     else:
+        known = set(inspect.signature(compile_template).parameters)
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise TypeError(
+                f"make_config has no option {', '.join(unknown)}; a chat template's variables go into template_kwargs"
+            )
         template = compile_template(tokenizer, chat_template=chat_template, **options)
     config = ChatConfig(
         template=template,
@@ -85,8 +92,16 @@ def make_config(
         overflow_reward=float(overflow_reward),
         **widths,
     )
+    writer = Writer(tokenizer, template)
     if system_prompt is not None:
-        _check_system_prompt(Writer(tokenizer, template), config)
+        _check_system_prompt(writer, config)
+    elif template.allows(Kind.START, Kind.USER) and template.allows(Kind.USER, Kind.GENERATE):
+        length = len(writer.write([writer.prompt((Role.USER,), ("?",))])[0].ids)
+        if length > config.max_prompt_len:
+            raise ValueError(
+                f"a question of one character takes {length} ids with what the template writes around it, more than "
+                f"max_prompt_len={config.max_prompt_len}; raise max_prompt_len"
+            )
     return config
 
 

@@ -1,7 +1,7 @@
 """What a compiled template tells its user, and what a refused one shows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from statelesschat.core.config import ChatTemplate
@@ -86,16 +86,19 @@ def _tool_lines(template: ChatTemplate) -> list[str]:
     return lines
 
 
-def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | None) -> str:
-    """The printable report of a compiled template."""
+def describe(template: ChatTemplate, notes: Sequence[str], witness: Witness | None, tokens: Mapping[int, str]) -> str:
+    """The printable report of a compiled template; ``tokens`` are the texts of control tokens."""
     meaning = {
         "EXACT": "every prompt equals the template's, with tools",
         "EXACT_CHAT": "every prompt equals the template's; it has no tools",
         "GAPS_EXACT": "every prompt equals the template's; the host renders contents",
         "FROZEN_HISTORY": "the next turn equals the template's; earlier turns stay as sampled",
     }
+    if template.kind == "EXACT" and not template.calls:
+        meaning["EXACT"] = "every prompt equals the template's, tool results included; tool calls it does not write"
     lines = [f"class     {template.kind}: {meaning[template.kind]}"]
-    lines.append(f"stop ids  {', '.join(map(str, template.stop_ids))}")
+    stops = (f"{stop} {tokens[stop]!r}" if stop in tokens else str(stop) for stop in template.stop_ids)
+    lines.append(f"stop ids  {', '.join(stops)}")
     rest = template.rest_core + template.rest_lead
     if rest:
         lines.append(f"answer    begins with {rest!r}, which the generation prompt leaves to the policy")

@@ -83,6 +83,8 @@ def compile_template(
     """
     if history not in ("exact", "frozen"):
         raise ValueError(f"history={history!r}; it is 'exact' or 'frozen'")
+    if not hasattr(tokenizer, "apply_chat_template"):
+        raise TypeError(f"the tokenizer is {tokenizer!r}; give one of transformers, as load_tokenizer returns it")
     source = _source(tokenizer, chat_template)
     today = datetime.date.today() if "strftime_now" in source else datetime.date(1970, 1, 1)
     options = options_key(template_kwargs)
@@ -205,7 +207,8 @@ class _Compiler:
             template = dataclasses.replace(template, call_format=self._call_format(template, table.notes))
         else:
             template = dataclasses.replace(template, calls=(), call_stop_id=-1)
-        return dataclasses.replace(template, report=describe(template, table.notes, witness))
+        tokens = {i: str(token.content) for i, token in self.builder.pieces.controls.items()}
+        return dataclasses.replace(template, report=describe(template, table.notes, witness, tokens))
 
     def _call_format(self, template: ChatTemplate, notes: list[str]) -> tuple[Any, ...]:
         """How the template's calls are read back; empty, with a note, where that cannot be told."""
@@ -234,6 +237,8 @@ def _check_usable(found: Observed) -> None:
     simple = (USER,)
     if simple in found.refused:
         reason = f"the template raises on a single user message ({found.refused[simple]})"
+        if "TemplateSyntaxError" in reason:
+            reason = reason.replace("the template raises on a single user message", "the template is no valid Jinja")
         if "undefined" in found.refused[simple].lower():
             reason += "; a variable it needs is passed with template_kwargs=..."
         raise TemplateError("HOST_ONLY", reason, None, usable=False)
@@ -257,6 +262,9 @@ def _roles_of(template: ChatTemplate) -> int:
 
 def _source(tokenizer: Any, chat_template: str | None) -> str:
     if chat_template is not None:
+        if "{" not in chat_template:
+            what = "is empty" if not chat_template.strip() else f"is {chat_template[:60]!r}, which writes no message"
+            raise ValueError(f"chat_template {what}; give the Jinja text itself, not the name of a file")
         return chat_template
     if not tokenizer.chat_template:
         raise TemplateError(

@@ -67,7 +67,7 @@ def test_a_template_that_rewrites_history_shows_its_witness_and_what_frozen_hist
         ("moves", "moved before"),
         ("parts", "contents in parts"),
         ("unmarked", "added token"),
-        ("broken", "raises"),
+        ("broken", "no valid Jinja"),
     ],
 )
 def test_a_refused_template_says_why_and_ends_with_one(folder: Path, name: str, words: str) -> None:

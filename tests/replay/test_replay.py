@@ -136,7 +136,7 @@ def test_a_capacity_that_is_too_small_is_told_and_is_no_mismatch(tmp_path):
     assert summary["mismatches"] == 0
     expected = {"ANSWER_TOO_WIDE": 1, "MESSAGE_TOO_WIDE": 1, "OVERFLOW": 2, "PROMPT_TOO_WIDE": 1}
     assert summary["truncations"] == expected
-    assert f"PROMPT_TOO_WIDE {path}:6 (conversation 6), first prompt: it takes 319 ids" in told
+    assert f"PROMPT_TOO_WIDE {path}:6 (conversation 6), first prompt: the whole conversation takes 319 ids" in told
     assert f"{path}:3 (conversation 3), turn 1" in told and "raise --capacity" in told
     arrays = _load(out)
     assert arrays["line"].tolist() == [1, 2, 3, 4, 5]
