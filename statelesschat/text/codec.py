@@ -2,8 +2,8 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,8 @@ from statelesschat.text.inputs import (
     text_of,
 )
 from statelesschat.text.render import neighbour_of, role_of
+from statelesschat.text.rows import each, in_row, mapped
 from statelesschat.text.writer import ANSWERS, Draft, Writer, Written
-
-T = TypeVar("T")
 
 
 class Codec:
@@ -91,9 +90,9 @@ class Codec:
         rows = rows_of(prompts)
         config = self.config
         limits = per_row(config.max_turns if turn_limit is None else turn_limit, len(rows), "turn_limit")
-        conversations = _each(rows, lambda row: conversation_of(row, config.template.roles, key, self.writer.reads))
-        _each(conversations, lambda c: ids_of(c.ids, config.template.vocab_size) if c.ids is not None else None)
-        drafts = _each(conversations, self._prompt)
+        conversations = each(rows, lambda row: conversation_of(row, config.template.roles, key, self.writer.reads))
+        each(conversations, lambda c: ids_of(c.ids, config.template.vocab_size) if c.ids is not None else None)
+        drafts = each(conversations, self._prompt)
         written = iter(self.writer.write([d for d in drafts if d is not None]))
         tables: Any = np.full((len(rows), config.max_messages, len(Column)), -1, np.int32)
         sequences = []
@@ -153,7 +152,7 @@ class Codec:
         done = per_row(finished, len(rows), "finished")
         if not all(isinstance(flag, bool | np.bool_) for flag in done):
             raise TypeError(f"finished={finished!r}; give True or False, one for all rows or one for each")
-        drafts = _each(
+        drafts = each(
             list(zip(rows, done, strict=True)),
             lambda r: self._answer(r[0], begin=begin, finished=bool(r[1]), stop=stop),
         )
@@ -162,7 +161,7 @@ class Codec:
         sequences = []
         for row, (answer, draft) in enumerate(zip(rows, drafts, strict=True)):
             known = next(written).ids if draft is not None else None
-            sequences.append(known if known is not None else _in_row(row, lambda a=answer: ids_of(a, vocabulary)))
+            sequences.append(known if known is not None else in_row(row, lambda a=answer: ids_of(a, vocabulary)))
         tokens, lengths = self._pad(sequences, width, "max_response_len", "answer")
         flags: Any = np.asarray(done)
         return Action(tokens, lengths, self._logprobs(logprobs, sequences, tokens.shape), flags)
@@ -197,15 +196,15 @@ class Codec:
         if not rows:
             raise ValueError("the batch is empty; give at least one content")
         names = self.config.template.roles
-        roles = _mapped(per_row(role, len(rows), "role"), lambda r: role_of(r, names))
-        befores = _mapped(per_row(previous, len(rows), "previous"), lambda k: neighbour_of(k, names))
+        roles = mapped(per_row(role, len(rows), "role"), lambda r: role_of(r, names))
+        befores = mapped(per_row(previous, len(rows), "previous"), lambda k: neighbour_of(k, names))
         given = per_row(previous, len(rows), "previous")
         befores = [
             before if isinstance(what, Kind) else Kind(self.writer.behind(before, role))
             for what, before, role in zip(given, befores, roles, strict=True)
         ]
-        afters = _mapped(per_row(next, len(rows), "next"), lambda k: neighbour_of(k, names))
-        drafts = _each(
+        afters = mapped(per_row(next, len(rows), "next"), lambda k: neighbour_of(k, names))
+        drafts = each(
             list(zip(roles, rows, befores, afters, strict=True)),
             lambda r: self.writer.message(int(r[0]), self._content(r[1], r[0]), int(r[2]), int(r[3])),
         )
@@ -332,7 +331,7 @@ class Codec:
             raise ValueError("this config stores logprobs; give logprobs=[...], one list for each row")
         padded = np.zeros(shape, np.float32)
         for row, (values, ids) in enumerate(zip(per_row(logprobs, len(sequences), "logprobs"), sequences, strict=True)):
-            padded[row, : len(ids)] = _in_row(row, functools.partial(logprobs_of, values, len(ids)))
+            padded[row, : len(ids)] = in_row(row, functools.partial(logprobs_of, values, len(ids)))
         return padded
 
 
@@ -346,26 +345,3 @@ def _table(kinds: Sequence[int], block: Written) -> np.ndarray:
         )
     ]
     return np.asarray(rows, np.int32)
-
-
-def _mapped(values: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
-    """The function of each value; of one that stands for many rows it is asked once."""
-    results = {at: function(value) for at, value in {id(value): value for value in values}.items()}
-    return [results[id(value)] for value in values]
-
-
-def _in_row(row: int, function: Callable[[], T]) -> T:
-    try:
-        return function()
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"row {row}: {error}") from None
-
-
-def _each(rows: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
-    results: list[T] = []
-    try:
-        for row in rows:
-            results.append(function(row))
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"row {len(results)}: {error}") from None
-    return results

@@ -98,7 +98,7 @@ class Writer:
         return int(previous)
 
     def reads(self, role: str, key: str) -> bool:
-        """Whether the template writes a key of this role's messages, or raises because of it."""
+        """Whether the template writes a key of this role's messages; False where it cannot be asked."""
         if (role, key) not in self._read:
             kind = Role[role.upper()]
             told = {"role": self.template.roles[kind], "content": "x", key: "71039key93017"}
