@@ -1,17 +1,20 @@
 """StatelessChat: a pure, on-device chat environment core for reinforcement learning of language models in JAX."""
 
+from statelesschat import rewards as rewards
 from statelesschat.core.branch import rewind as rewind
 from statelesschat.core.compose import compose as compose
 from statelesschat.core.compose import glue as glue
 from statelesschat.core.config import ChatConfig as ChatConfig
 from statelesschat.core.config import ChatTemplate as ChatTemplate
 from statelesschat.core.transition import append as append
+from statelesschat.core.transition import credit as credit
 from statelesschat.core.transition import init as init
 from statelesschat.core.transition import prefill as prefill
 from statelesschat.core.transition import reset as reset
 from statelesschat.core.transition import restart as restart
 from statelesschat.core.transition import step as step
 from statelesschat.core.transition import terminate as terminate
+from statelesschat.core.transition import truncate as truncate
 from statelesschat.core.types import Action as Action
 from statelesschat.core.types import ChatData as ChatData
 from statelesschat.core.types import ChatState as ChatState
@@ -40,3 +43,4 @@ from statelesschat.text.raw import raw_template as raw_template
 from statelesschat.text.report import TemplateError as TemplateError
 from statelesschat.text.template import compile_template as compile_template
 from statelesschat.text.tokenizer import load_tokenizer as load_tokenizer
+from statelesschat.text.vocabulary import token_bytes as token_bytes

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from statelesschat.core.config import ChatConfig
 from statelesschat.core.packing import (
@@ -191,17 +191,18 @@ def step(state: ChatState, action: Action) -> ChatState:
     )
 
 
-def append(state: ChatState, message: Message) -> ChatState:
+def append(state: ChatState, message: Message, where: Bool[Array, ""] | np.bool_ | bool = True) -> ChatState:
     """Write a message whole, its generation prompt included; ``message.header`` says whether an answer opens.
 
     Refused whole, with a status and ``truncated``: a message that does not fit (OVERFLOW), one more than
     ``max_messages`` with the answer it opens (TOO_MANY_MESSAGES), and one made for another neighbour or for a
-    conversation whose answer is still open (ILLEGAL_ROLE_ORDER). A row that is done stays as it is, with reward 0.
+    conversation whose answer is still open (ILLEGAL_ROLE_ORDER). A row that is done stays as it is, with reward 0;
+    so does one where ``where`` is False.
     """
     config, old = state.config, state.counts
     check_block("message", message.tokens, config.max_message_len, "max_message_len")
     header = message.header
-    live = (old[Count.FLAGS] & int(Flag.DONE)) == 0
+    live = ((old[Count.FLAGS] & int(Flag.DONE)) == 0) & where
     opens = header[Header.NEXT] == GENERATE
 
     tokens, shift = drop_stop(config, message.tokens, header[Header.PREVIOUS], old[Count.STOP])
@@ -261,15 +262,21 @@ def append(state: ChatState, message: Message) -> ChatState:
     )
 
 
-def prefill(state: ChatState, tokens: Int[Array, "W"], length: Int[Array, ""]) -> ChatState:
+def prefill(
+    state: ChatState,
+    tokens: Int[Array, "W"],
+    length: Int[Array, ""],
+    where: Bool[Array, ""] | np.bool_ | bool = True,
+) -> ChatState:
     """Put ids after the generation prompt: part of the answer's content, never of its loss mask.
 
     Legal while an answer is open and nothing of it was sampled, else ILLEGAL_ROLE_ORDER; what does not fit is
-    refused whole with OVERFLOW; both truncate. A row that is done stays as it is, with reward 0.
+    refused whole with OVERFLOW; both truncate. A row that is done stays as it is, with reward 0; so does one where
+    ``where`` is False.
     """
     config, old = state.config, state.counts
     check_block("prefill", tokens, config.max_message_len, "max_message_len")
-    live = (old[Count.FLAGS] & int(Flag.DONE)) == 0
+    live = ((old[Count.FLAGS] & int(Flag.DONE)) == 0) & where
     legal = (old[Count.NEXT] == GENERATE) & (old[Count.SAMPLED] < 0)
     size = jnp.clip(length, 0, tokens.shape[0])
     fits = size <= config.capacity - old[Count.LENGTH]
@@ -309,11 +316,35 @@ def terminate(state: ChatState, where: Bool[Array, ""] | bool = True) -> ChatSta
     return dataclasses.replace(state, counts=state.counts.at[Count.FLAGS].set(flags))
 
 
+def truncate(state: ChatState, status: Status, where: Bool[Array, ""] | np.bool_ | bool = True) -> ChatState:
+    """Set ``truncated``, and a status that says why, where ``where`` is True: a fault that the core cannot see.
+
+    The first status of a row stays.
+    """
+    old, where = state.counts, jnp.asarray(where)
+    flags = set_flag(old[Count.FLAGS], Flag.TRUNCATED, where)
+    first = where & (old[Count.STATUS] == int(Status.OK))
+    counts = old.at[np.array([Count.FLAGS, Count.STATUS])].set(
+        jnp.stack([flags, first_status(old[Count.STATUS], (first, status))])
+    )
+    return dataclasses.replace(state, counts=counts)
+
+
+def credit(
+    state: ChatState,
+    reward: Float[Array, ""],
+    turn: Int[Array, ""],
+    where: Bool[Array, ""] | np.bool_ | bool = True,
+) -> ChatState:
+    """Add a reward to the last transition's, and to that of a turn (counted from 0), where ``where`` is True."""
+    reward = jnp.where(where, reward, jnp.float32(0))
+    here = jnp.arange(state.config.max_turns) == jnp.maximum(turn, 0)
+    turn_rewards = state.turn_rewards + jnp.where(here, reward, jnp.float32(0))
+    return dataclasses.replace(state, reward=state.reward + reward, turn_rewards=turn_rewards)
+
+
 def _credit(state: ChatState, overflow: Bool[Array, ""], turn: Int[Array, ""]) -> ChatState:
     """Give the transition its reward, which the core knows only for an overflow."""
+    state = dataclasses.replace(state, reward=jnp.zeros_like(state.reward))
     amount = state.config.overflow_reward
-    if not amount:
-        return dataclasses.replace(state, reward=jnp.zeros_like(state.reward))
-    reward = jnp.where(overflow, jnp.float32(amount), jnp.float32(0))
-    here = jnp.arange(state.config.max_turns) == jnp.maximum(turn, 0)
-    return dataclasses.replace(state, reward=reward, turn_rewards=state.turn_rewards + jnp.where(here, reward, 0))
+    return credit(state, jnp.float32(amount), turn, overflow) if amount else state

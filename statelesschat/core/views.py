@@ -4,6 +4,7 @@ A view costs the whole buffer it returns: call it outside the loop that steps.
 """
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from statelesschat.core.packing import sampled_end
@@ -34,12 +35,16 @@ def last_response(state: ChatState, width: int | None = None) -> tuple[Int[Array
 
     ``width`` defaults to capacity; the length returned is the true one. Before any answer the length is 0.
     """
-    table, rows = state.table, _written(state)
-    answered = rows & (table[:, Column.SAMPLED] >= 0)
+    row = latest_answer(state)
+    return _span(state, row[Column.PIECE_START], row[Column.PIECE_END], width)
+
+
+def latest_answer(state: ChatState) -> Int[Array, "10"]:
+    """The table row (see `Column`) of the latest answer that was sampled; all 0 before there is one."""
+    table = state.table
+    answered = _written(state) & (table[:, Column.SAMPLED] >= 0)
     index = jnp.max(jnp.where(answered, jnp.arange(table.shape[0]), -1))
-    row = table[jnp.maximum(index, 0)]
-    start = jnp.where(index >= 0, row[Column.PIECE_START], 0)
-    return _span(state, start, jnp.where(index >= 0, row[Column.PIECE_END], 0), width)
+    return jnp.where(index >= 0, table[jnp.maximum(index, 0)], 0)
 
 
 def remaining(state: ChatState) -> Int[Array, ""]:
@@ -145,5 +150,8 @@ def _span(
 ) -> tuple[Int[Array, "W"], Int[Array, ""]]:
     width = state.config.capacity if width is None else width
     offsets = jnp.arange(width, dtype=jnp.int32)
-    tokens = state.tokens.at[start + offsets].get(mode="fill", fill_value=0)
+    if width <= state.config.buffer - state.config.capacity:  # the slack: no slice is clamped, and one copy is cheaper
+        tokens = lax.dynamic_slice(state.tokens, (start,), (width,))
+    else:
+        tokens = state.tokens.at[start + offsets].get(mode="fill", fill_value=0)
     return jnp.where(offsets < end - start, tokens, state.config.template.pad_id), end - start

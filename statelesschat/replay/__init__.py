@@ -3,4 +3,4 @@
 from statelesschat.replay.job import Options as Options
 from statelesschat.replay.job import Summary as Summary
 from statelesschat.replay.job import replay as replay
-from statelesschat.replay.jsonfile import InputError as InputError
+from statelesschat.text.jsonfile import InputError as InputError

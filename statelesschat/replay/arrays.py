@@ -8,7 +8,7 @@ import numpy as np
 from statelesschat.core.config import ChatConfig
 from statelesschat.core.types import Column, Count
 from statelesschat.replay.driving import Ending
-from statelesschat.replay.jsonfile import InputError
+from statelesschat.text.jsonfile import InputError
 
 
 class Arrays:

@@ -12,11 +12,11 @@ import jax
 from statelesschat.replay.arrays import Arrays, check_writable
 from statelesschat.replay.checking import Checker, Tally
 from statelesschat.replay.driving import Driver, Ending
-from statelesschat.replay.jsonfile import InputError, name_of, read_text
 from statelesschat.replay.planning import Script, Widths, batches_of, measured, scripts_of, widths_of
 from statelesschat.replay.reading import Record, answer_records, read_conversations, records_of
 from statelesschat.text.codec import Codec
 from statelesschat.text.configure import make_config
+from statelesschat.text.jsonfile import InputError, name_of, read_text
 from statelesschat.text.report import TemplateError
 from statelesschat.text.template import compile_template
 from statelesschat.text.tokenizer import load_tokenizer

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from statelesschat.core.types import Kind, Role
-from statelesschat.replay.jsonfile import InputError
 from statelesschat.replay.reading import Record
 from statelesschat.text.draft import ANSWERS, Draft
 from statelesschat.text.fields import Content
+from statelesschat.text.jsonfile import InputError
 from statelesschat.text.writer import Writer
 
 _CHUNK = 4096  # blocks encoded in one call

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from statelesschat.core.types import Role
-from statelesschat.replay.jsonfile import InputError, Located, is_history, name_of, parse, read_text
 from statelesschat.text.draft import ANSWERS
 from statelesschat.text.fields import Content
 from statelesschat.text.inputs import linked, message_of, text_of
+from statelesschat.text.jsonfile import InputError, Located, is_history, name_of, parse, read_text
 from statelesschat.text.render import DEFAULT_ROLES
 
 KEYS = ("messages", "turns", "prompt", "question")

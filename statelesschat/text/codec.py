@@ -15,6 +15,7 @@ from statelesschat.text.decoding import decode_blocks, decode_histories, decode_
 from statelesschat.text.fields import Content
 from statelesschat.text.inputs import (
     Conversation,
+    TooLongError,
     answer_of,
     check_keys,
     conversation_of,
@@ -93,6 +94,7 @@ class Codec:
         conversations = each(rows, lambda row: conversation_of(row, config.template.roles, key, self.writer.reads))
         each(conversations, lambda c: ids_of(c.ids, config.template.vocab_size) if c.ids is not None else None)
         drafts = each(conversations, self._prompt)
+        self._check_messages(drafts)
         written = iter(self.writer.write([d for d in drafts if d is not None]))
         tables: Any = np.full((len(rows), config.max_messages, len(Column)), -1, np.int32)
         sequences = []
@@ -103,14 +105,7 @@ class Codec:
             else:
                 block = next(written)
                 ids = block.ids
-                table = _table(draft.kinds, block)
-                needed = len(table) + (draft.kinds[-1] not in ANSWERS)
-                if needed > config.max_messages:
-                    raise ValueError(
-                        f"row {row}: {len(table)} messages and an answer are more than "
-                        f"max_messages={config.max_messages}; raise it"
-                    )
-                tables[row, : len(table)] = table
+                tables[row, : len(draft.kinds)] = _table(draft.kinds, block)
             if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or not 1 <= limit <= config.max_turns:
                 raise ValueError(f"row {row}: turn_limit={limit!r}; give 1 to max_turns={config.max_turns}")
             sequences.append(ids)
@@ -303,6 +298,15 @@ class Codec:
             kinds, contents = (int(Role.SYSTEM), *kinds), (self.config.system_prompt, *contents)
         return self.writer.prompt(kinds, contents)
 
+    def _check_messages(self, drafts: Sequence[Draft | None]) -> None:
+        limit, crowded = self.config.max_messages, {}
+        for row, draft in enumerate(drafts):
+            if draft is not None and len(draft.kinds) + (draft.kinds[-1] not in ANSWERS) > limit:
+                crowded[row] = f"{len(draft.kinds)} messages and an answer are more than max_messages={limit}"
+        if crowded:
+            row, what = next(iter(crowded.items()))
+            raise TooLongError(f"row {row}: {what}; raise it", crowded)
+
     def _pad(
         self, sequences: Sequence[Sequence[int]], width: int | None, option: str, what: str
     ) -> tuple[Any, Any]:  # numpy arrays, which stand for jax arrays until a transition takes them
@@ -312,9 +316,10 @@ class Codec:
             raise ValueError(f"width={width}; give 1 to {option}={limit}")
         lengths = np.fromiter(map(len, sequences), np.int32, len(sequences))
         if (lengths > width).any():
-            row = int(np.argmax(lengths > width))
             bound = f"{option}={limit}" if width == limit else f"width={width}"
-            raise ValueError(f"row {row}: the {what} takes {lengths[row]} ids, more than {bound}; raise it or shorten")
+            rows = np.flatnonzero(lengths > width).tolist()
+            long = {row: f"the {what} takes {lengths[row]} ids, more than {bound}" for row in rows}
+            raise TooLongError(f"row {rows[0]}: {long[rows[0]]}; raise it or shorten", long)
         tokens = np.full((len(sequences), width), self.config.template.pad_id, np.int32)
         ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, int(lengths.sum()))
         tokens[np.arange(width) < lengths[:, None]] = ids

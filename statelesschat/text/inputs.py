@@ -17,6 +17,14 @@ _UNWRITTEN = ("reasoning_content", "reasoning", "thinking", "function_call", "im
 Reads = Callable[[str, str], bool]  # whether the template writes a message's key, by role name
 
 
+class TooLongError(ValueError):
+    """Rows that the config has no room for; ``rows`` says of each, by its index in the batch, what is too long."""
+
+    def __init__(self, message: str, rows: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.rows = dict(rows or {})
+
+
 class Conversation(NamedTuple):
     """A prompt as roles and contents, or as ids (then ``kinds`` and ``contents`` are empty)."""
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from statelesschat import Role
-from statelesschat.replay.jsonfile import InputError, parse, read_text
 from statelesschat.replay.reading import Record, answer_records, read_answers, read_conversations, records_of
+from statelesschat.text.jsonfile import InputError, parse, read_text
 
 S, U, A, T = (int(role) for role in Role)
 

@@ -11,7 +11,7 @@ _FAULTS = (ValueError, RecursionError)  # what json raises: broken JSON, numbers
 
 
 class InputError(ValueError):
-    """Input that cannot be replayed; its message is one line that says where, what, and what to do."""
+    """Input that cannot be read; its message is one line that says where, what, and what to do."""
 
 
 class Located(NamedTuple):
@@ -29,7 +29,7 @@ def read_text(source: str) -> str:
     Example:
         >>> read_text("no/such/file")
         Traceback (most recent call last):
-        statelesschat.replay.jsonfile.InputError: no/such/file: cannot be read (No such file or directory)
+        statelesschat.text.jsonfile.InputError: no/such/file: cannot be read (No such file or directory)
     """
     name = name_of(source)
     try:
@@ -131,6 +131,4 @@ def _not_json(name: str, line: int, error: Exception) -> InputError:
         reason = f"{error.msg} at column {error.colno}"
     else:
         reason = "lists too deep" if isinstance(error, RecursionError) else str(error)
-    return InputError(
-        f"{name}:{line}: not JSON ({reason}); give one JSON value on each line, or one array of conversations"
-    )
+    return InputError(f"{name}:{line}: not JSON ({reason}); give one JSON value on each line, or one array of objects")

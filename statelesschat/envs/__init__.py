@@ -1,0 +1,1 @@
+"""Environments by composition: an `Env` is three pure functions, and everything else a function from Env to Env."""

@@ -1,0 +1,35 @@
+"""Rewards on the device: text as padded bytes, numbers as exact decimals, verdicts on a response."""
+
+from statelesschat.rewards.answers import Answer as Answer
+from statelesschat.rewards.answers import final_answer as final_answer
+from statelesschat.rewards.answers import final_number as final_number
+from statelesschat.rewards.groups import group_advantages as group_advantages
+from statelesschat.rewards.kl import kl_per_token as kl_per_token
+from statelesschat.rewards.kl import token_mean as token_mean
+from statelesschat.rewards.matching import exact_match as exact_match
+from statelesschat.rewards.matching import length_penalty as length_penalty
+from statelesschat.rewards.matching import numeric_match as numeric_match
+from statelesschat.rewards.matching import repetition_penalty as repetition_penalty
+from statelesschat.rewards.matching import tag_format as tag_format
+from statelesschat.rewards.number import Number as Number
+from statelesschat.rewards.number import numbers_of as numbers_of
+from statelesschat.rewards.number import parse_decimal as parse_decimal
+from statelesschat.rewards.number import same_number as same_number
+from statelesschat.rewards.response import response_text as response_text
+from statelesschat.rewards.response import response_tokens as response_tokens
+from statelesschat.rewards.text import Text as Text
+from statelesschat.rewards.text import between as between
+from statelesschat.rewards.text import contains as contains
+from statelesschat.rewards.text import count as count
+from statelesschat.rewards.text import cut as cut
+from statelesschat.rewards.text import equals as equals
+from statelesschat.rewards.text import find as find
+from statelesschat.rewards.text import find_last as find_last
+from statelesschat.rewards.text import lower as lower
+from statelesschat.rewards.text import remove_prefix as remove_prefix
+from statelesschat.rewards.text import remove_suffix as remove_suffix
+from statelesschat.rewards.text import strip as strip
+from statelesschat.rewards.text import text_of as text_of
+from statelesschat.rewards.text import until as until
+from statelesschat.rewards.tokens import TokenBytes as TokenBytes
+from statelesschat.rewards.tokens import decode_bytes as decode_bytes

@@ -1,0 +1,246 @@
+r"""Numbers in text, read and compared exactly: no float anywhere.
+
+A number is a fraction of two decimals of up to 18 significant digits each, kept as limbs of three digits behind the
+decimal point (``0.123 456 …``) and a power of ten, so that trailing zeros never matter and two numbers are equal where
+the cross products are, digit by digit.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from statelesschat.rewards.automaton import Automaton, any_of, compile_language, either, literal, many, maybe, sequence
+from statelesschat.rewards.text import Text, strip, text_of, window
+
+DIGITS = 18  # significant digits of a number, or of a fraction's part
+WIDTH = 64  # bytes of a number in text
+CURRENCIES = ("$", "\\$", "£", "€", "¥", "₹")
+_MINUS = "−"  # U+2212
+SIGNS = ("+", "-", _MINUS)
+_LIMBS = DIGITS // 3
+_FAR = 100_000  # an exponent that no number has
+
+
+class Number(NamedTuple):
+    """A number; ``valid`` is False where a text was none, and then the rest means nothing."""
+
+    negative: Bool[Array, ""]
+    numerator: Int[Array, "6"]  # int32, three digits each, the first behind the decimal point; its first digit not 0
+    denominator: Int[Array, "6"]  # the same
+    exponent: Int[Array, ""]  # int32, the power of ten of numerator / denominator
+    percent: Bool[Array, ""]  # a percent sign was read: the value is a hundredth of what stands before it
+    valid: Bool[Array, ""]
+
+
+def parse_decimal(text: Text) -> Number:
+    r"""The number that a text is, white space at its ends and one period behind it left out.
+
+    Read are: a sign (``+``, ``-`` or U+2212), before or behind a currency; a currency (``$ \$ £ € ¥ ₹``) before or
+    behind the number; digits with or without thousands commas, which have to be whole (``1,000``; not ``1,00``); a
+    decimal point; ``e`` or ``E`` with an exponent of up to four digits; a fraction, ``1/2`` or ``\frac{1}{2}`` (also
+    ``\dfrac``, ``\tfrac``, a sign in the numerator too), of parts without exponents; ``%`` or ``\%`` behind it.
+
+    Not a number, so not ``valid``: anything else; more than 18 significant digits in a part (zeros in front and behind
+    do not count); a denominator of 0; a text of more than 64 bytes.
+
+    Example:
+        >>> from statelesschat.rewards import parse_decimal, same_number, text_of
+        >>> bool(same_number(parse_decimal(text_of("$70,000.")), parse_decimal(text_of("7e4"))))
+        True
+    """
+    stripped = strip(text)
+    read = _read(window(stripped, WIDTH), stripped.length)
+    return read._replace(valid=read.valid & (stripped.length <= WIDTH) & text.fits)
+
+
+def same_number(one: Number, other: Number, *, percent_or_not: bool = False) -> Bool[Array, ""]:
+    """Whether both are valid and exactly equal.
+
+    ``percent_or_not``: where just one of them has a percent sign, it may be left out as well (50% is 0.5, or 50).
+    """
+    left = _product(one.numerator, other.denominator)
+    right = _product(other.numerator, one.denominator)
+    gap = one.exponent - other.exponent
+    same = _equal_at(left, right, gap)
+    if percent_or_not:
+        bare = gap + 2 * (one.percent.astype(jnp.int32) - other.percent.astype(jnp.int32))
+        same = same | _equal_at(left, right, bare)
+    zero = (one.numerator[0] == 0) & (other.numerator[0] == 0)
+    return one.valid & other.valid & (zero | (same & (one.negative == other.negative)))
+
+
+def numbers_of(texts: Sequence[str | int]) -> Number:
+    """Gold answers as `Number` arrays with a leading axis, read as `parse_decimal` reads them; numpy, on the host.
+
+    Raises ValueError with the row of a text that is no number.
+
+    Example:
+        >>> numbers_of(["-3", "70,000"]).negative.tolist()
+        [True, False]
+    """
+    rows = []
+    for row, text in enumerate(texts):
+        encoded = str(text).strip().encode()
+        if len(encoded) > WIDTH:
+            raise ValueError(f"row {row}: {str(text)[:40]!r}… is no number: it is longer than {WIDTH} bytes")
+        rows.append(text_of(encoded, WIDTH))
+    if not rows:
+        raise ValueError("no texts; give at least one number")
+    stacked = Text(*(np.stack([np.asarray(leaf) for leaf in leaves]) for leaves in zip(*rows, strict=True)))  # type: ignore[arg-type]
+    read = _parse_rows()(stacked)
+    wrong = np.flatnonzero(~np.asarray(read.valid))
+    if wrong.size:
+        row = int(wrong[0])
+        raise ValueError(
+            f"row {row}: {str(texts[row])!r} is no number of up to {DIGITS} significant digits; give it as digits, "
+            "such as -3, 70,000, 1/2 or 0.5"
+        )
+    return jax.tree.map(np.asarray, read)
+
+
+@functools.cache
+def _parse_rows() -> Any:
+    return jax.jit(jax.vmap(parse_decimal))
+
+
+@functools.cache
+def _grammar() -> Automaton:
+    digit = any_of("0123456789")
+    sign = either(any_of("+-"), literal(_MINUS))
+    currency = either(*map(literal, CURRENCIES))
+    grouped = sequence(
+        digit, maybe(digit), maybe(digit), literal(","), digit, digit, digit, many(literal(","), *[digit] * 3)
+    )
+    whole = either(sequence(digit, many(digit)), grouped)
+    decimal = either(sequence(whole, maybe(literal("."), many(digit))), sequence(literal("."), digit, many(digit)))
+    exponent = sequence(any_of("eE"), maybe(any_of("+-")), digit, maybe(digit), maybe(digit), maybe(digit))
+    latex = sequence(
+        either(literal("\\frac{"), literal("\\dfrac{"), literal("\\tfrac{")),
+        maybe(sign), decimal, literal("}{"), decimal, literal("}"),
+    )  # fmt: skip
+    magnitude = either(sequence(decimal, maybe(exponent)), sequence(decimal, literal("/"), decimal), latex)
+    ahead = either(maybe(sign), sequence(sign, currency), sequence(currency, maybe(sign)))
+    behind = either(maybe(currency), sequence(maybe(literal("\\")), literal("%")))
+    return compile_language(sequence(ahead, magnitude, behind, maybe(literal("."))))
+
+
+class _Part(NamedTuple):
+    """Digits read so far of a numerator or denominator."""
+
+    digits: Int[Array, "18"]
+    kept: Int[Array, ""]  # digits from the first that is not 0 on
+    point: Int[Array, ""]  # how far the first kept digit stands before the decimal point; grows with integer digits
+    fraction: Bool[Array, ""]  # the decimal point was read
+    lost: Bool[Array, ""]  # a digit that counts had no place
+
+
+class _Scan(NamedTuple):
+    state: Int[Array, ""]
+    top: _Part
+    bottom: _Part
+    below: Bool[Array, ""]  # the denominator is being read
+    braces: Int[Array, ""]
+    negative: Bool[Array, ""]
+    raising: Bool[Array, ""]  # the exponent is being read
+    exponent: Int[Array, ""]
+    lowers: Bool[Array, ""]  # the exponent is negative
+    percent: Bool[Array, ""]
+
+
+def _read(window: Array, length: Array) -> Number:
+    grammar = _grammar()
+    none, zero = jnp.bool_(False), jnp.int32(0)
+    part = _Part(jnp.zeros(DIGITS, jnp.int32), zero, zero, none, none)
+    scan = _Scan(jnp.int32(1), part, part, none, zero, none, none, zero, none, none)
+    table = jnp.asarray(grammar.table.ravel())
+
+    def read(scan: _Scan, item: tuple[Array, Array]) -> tuple[_Scan, None]:
+        byte, here = item
+        byte = jnp.where(here, byte.astype(jnp.int32), 0)
+        digit = byte - ord("0")
+        is_digit = here & (digit >= 0) & (digit <= 9)
+        value = jnp.clip(digit, 0, 9)
+        counts = is_digit & ~scan.raising
+        minus = here & ((byte == ord("-")) | (byte == _MINUS.encode()[-1]))
+        braces = scan.braces + (here & (byte == ord("{"))).astype(jnp.int32)
+        return _Scan(
+            state=jnp.where(here, table[scan.state * 256 + byte], scan.state),
+            top=_with_digit(scan.top, value, counts & ~scan.below, (byte == ord(".")) & ~scan.below),
+            bottom=_with_digit(scan.bottom, value, counts & scan.below, (byte == ord(".")) & scan.below),
+            below=scan.below | (byte == ord("/")) | (braces == 2),
+            braces=braces,
+            negative=scan.negative ^ (minus & ~scan.raising),
+            raising=scan.raising | (byte == ord("e")) | (byte == ord("E")),
+            exponent=jnp.where(is_digit & scan.raising, scan.exponent * 10 + value, scan.exponent) % 100_000,
+            lowers=scan.lowers | (minus & scan.raising),
+            percent=scan.percent | (byte == ord("%")),
+        ), None
+
+    here = jnp.arange(window.shape[0]) < length
+    scan, _ = jax.lax.scan(read, scan, (window, here), unroll=4)
+    one = np.zeros(_LIMBS, np.int32)
+    one[0] = 100
+    numerator, denominator = _limbs(scan.top.digits), _limbs(scan.bottom.digits)
+    raised = jnp.where(scan.lowers, -scan.exponent, scan.exponent)
+    exponent = scan.top.point - jnp.where(scan.below, scan.bottom.point, 1) + raised
+    accepted = jnp.asarray(grammar.accepts)[scan.state]
+    undefined = scan.below & (scan.bottom.kept == 0)
+    return Number(
+        negative=scan.negative,
+        numerator=numerator,
+        denominator=jnp.where(scan.below, denominator, one),
+        exponent=exponent - jnp.where(scan.percent, 2, 0),
+        percent=scan.percent,
+        valid=accepted & ~undefined & ~scan.top.lost & ~scan.bottom.lost,
+    )
+
+
+def _with_digit(part: _Part, digit: Array, where: Array, point: Array) -> _Part:
+    keeps = where & ((part.kept > 0) | (digit > 0))
+    slot = (jnp.arange(DIGITS) == part.kept) & keeps
+    moves = where & jnp.where(keeps, ~part.fraction, False)
+    skips = where & ~keeps & part.fraction  # a zero between the point and the first digit that counts
+    return _Part(
+        digits=jnp.where(slot, digit, part.digits),
+        kept=part.kept + keeps.astype(jnp.int32),
+        point=part.point + moves.astype(jnp.int32) - skips.astype(jnp.int32),
+        fraction=part.fraction | point,
+        lost=part.lost | (keeps & (part.kept >= DIGITS) & (digit > 0)),
+    )
+
+
+def _limbs(digits: Int[Array, "18"]) -> Int[Array, "6"]:
+    threes = digits.reshape(_LIMBS, 3)
+    return threes[:, 0] * 100 + threes[:, 1] * 10 + threes[:, 2]
+
+
+def _product(one: Int[Array, "6"], other: Int[Array, "6"]) -> list[Int[Array, ""]]:
+    """Limbs of the product of two decimals behind the point, one more in front of them that is 0."""
+    sums = [jnp.int32(0)] * (2 * _LIMBS)
+    for i in range(_LIMBS):
+        for j in range(_LIMBS):
+            sums[i + j + 1] = sums[i + j + 1] + one[i] * other[j]
+    return _carried([jnp.int32(0), *sums])
+
+
+def _carried(limbs: list[Int[Array, ""]]) -> list[Int[Array, ""]]:
+    made, carry = [], jnp.int32(0)
+    for limb in reversed(limbs):
+        total = limb + carry
+        made.append(total % 1000)
+        carry = total // 1000
+    return made[::-1]
+
+
+def _equal_at(left: list[Array], right: list[Array], gap: Int[Array, ""]) -> Bool[Array, ""]:
+    """Whether left * 10**gap is right. Both begin within two digits of the point, so a wide gap is a difference."""
+    tenfold = lambda limbs: _carried([limb * 10 for limb in limbs])  # noqa: E731
+    same = lambda a, b: jnp.all(jnp.stack([x == y for x, y in zip(a, b, strict=True)]))  # noqa: E731
+    return jnp.where(
+        gap == 0, same(left, right), (gap == 1) & same(tenfold(left), right) | (gap == -1) & same(left, tenfold(right))
+    )

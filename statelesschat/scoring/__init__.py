@@ -1,0 +1,1 @@
+"""Scoring stored conversations again, without a model."""

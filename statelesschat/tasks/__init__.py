@@ -1,0 +1,1 @@
+"""Tasks: a source of rows made into an environment with its reward and a table."""
