@@ -1,6 +1,7 @@
 """StatelessChat: a pure, on-device chat environment core for reinforcement learning of language models in JAX."""
 
 from statelesschat import rewards as rewards
+from statelesschat import tasks as tasks
 from statelesschat.core.branch import rewind as rewind
 from statelesschat.core.compose import compose as compose
 from statelesschat.core.compose import glue as glue
@@ -35,6 +36,29 @@ from statelesschat.core.views import remaining as remaining
 from statelesschat.core.views import role_ids as role_ids
 from statelesschat.core.views import sampled_logprobs as sampled_logprobs
 from statelesschat.core.views import turn_ids as turn_ids
+from statelesschat.data.cursor import Cursor as Cursor
+from statelesschat.data.cursor import make_cursor as make_cursor
+from statelesschat.data.drawing import next_batch as next_batch
+from statelesschat.data.rows import RowInfo as RowInfo
+from statelesschat.data.rows import Table as Table
+from statelesschat.data.rows import take_rows as take_rows
+from statelesschat.data.sources import from_dataset as from_dataset
+from statelesschat.data.sources import from_iterable as from_iterable
+from statelesschat.data.sources import from_jsonl as from_jsonl
+from statelesschat.data.streaming import Stream as Stream
+from statelesschat.data.streaming import stream as stream
+from statelesschat.envs.combinators import with_reply as with_reply
+from statelesschat.envs.combinators import with_reward as with_reward
+from statelesschat.envs.combinators import with_stop as with_stop
+from statelesschat.envs.combinators import with_thinking_prompt as with_thinking_prompt
+from statelesschat.envs.divergence import Referenced as Referenced
+from statelesschat.envs.divergence import with_kl_reward as with_kl_reward
+from statelesschat.envs.env import Env as Env
+from statelesschat.envs.env import EnvState as EnvState
+from statelesschat.envs.env import begin as begin
+from statelesschat.envs.env import chat_env as chat_env
+from statelesschat.envs.loops import collect as collect
+from statelesschat.envs.loops import rollout as rollout
 from statelesschat.text.calls import Reading as Reading
 from statelesschat.text.codec import Codec as Codec
 from statelesschat.text.configure import make_config as make_config

@@ -83,12 +83,13 @@ def replay(
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it has one about not finding PyTorch
     from statelesschat.replay.job import InputError, Options
     from statelesschat.replay.job import replay as run
-    from statelesschat.replay.showing import print_shown, print_summary, print_troubles, progress
+    from statelesschat.replay.showing import print_shown, print_summary, print_troubles
+    from statelesschat.text.progress import progress
     from statelesschat.text.report import TemplateError
 
     options = Options(file, tokenizer, chat_template, str(history), system, answers, capacity, batch, out, show)
     try:
-        with progress() as advance:
+        with progress("replaying", "replayed {} of {} conversations") as advance:
             summary, tally = run(options, advance)
     except (InputError, TemplateError) as error:
         print(error, file=sys.stderr)
@@ -142,8 +143,9 @@ def template(
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from statelesschat.inspection.looking import look, tokenizer_of
-    from statelesschat.inspection.showing import print_look, print_survey, progress
+    from statelesschat.inspection.showing import print_look, print_survey
     from statelesschat.inspection.surveying import counts_of, survey, templates_in
+    from statelesschat.text.progress import progress
     from statelesschat.text.tokenizer import load_tokenizer
 
     try:
@@ -154,7 +156,7 @@ def template(
                 raise ValueError("--all tells which templates need frozen history by itself; leave --history out")
             if tokenizer is not None:
                 load_tokenizer(tokenizer)  # once here, to say what is wrong with it
-            with progress() as advance:
+            with progress("compiling", "compiled {} of {} templates") as advance:
                 looks = survey(templates_in(everything), tokenizer, advance)
             report = {"counts": counts_of(looks), "templates": [one.as_json() for one in looks]}
             _write_json(report, as_json, out)
@@ -180,6 +182,69 @@ def template(
     if not as_json:
         print_look(found, described)
     raise typer.Exit(0 if found.compiles else 1)
+
+
+class _Verdicts(enum.StrEnum):
+    ALL = "all"
+    WRONG = "wrong"
+    NONE = "none"
+
+
+@app.command()
+def score(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="arithmetic, countdown or gsm8k.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSONL or JSON, or - for standard input.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or hub name. Without it: the built-in byte tokenizer.")
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Jinja file to use in place of the tokenizer's template."),
+    ] = None,
+    history: Annotated[
+        _History, typer.Option(help="frozen: take a template that rewrites earlier turns.")
+    ] = _History.EXACT,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Rows on the device at once. Without it: at most 256.")
+    ] = None,
+    verdicts: Annotated[
+        _Verdicts, typer.Option(help="Rows to tell one by one; wrong: without full reward, or not as labelled.")
+    ] = _Verdicts.ALL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")] = False,
+) -> None:
+    """Score stored answers again by a task's reward, on the device, without a model.
+
+    A row is a JSON object with what the task needs (gsm8k: question and gold, or answer with #### before the number;
+    arithmetic: question and gold or answer; countdown: nums and target) and the policy's answer: response, solution,
+    completion or output as text, one of these with _ids as token ids, or messages, the last of which is the answer.
+    Where rows have is_correct, the share of them that is judged as labelled is told.
+
+    Exit code: 0 if all rows were read, also where some could not be judged (they are named); 2 for input that cannot be
+    used.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from statelesschat.scoring.job import score as run
+    from statelesschat.scoring.showing import print_scores, print_verdicts
+    from statelesschat.text.progress import progress
+
+    try:
+        with progress("scoring", "scored {} of {} rows") as advance:
+            scores = run(
+                task, file, tokenizer=tokenizer, chat_template=chat_template, history=str(history), batch=batch,
+                advance=advance,
+            )  # fmt: skip
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(scores.as_json(), ensure_ascii=False))
+        return
+    if verdicts is not _Verdicts.NONE:
+        print_verdicts(scores, only_wrong=verdicts is _Verdicts.WRONG)
+    print_scores(scores)
 
 
 def _json(option: str, text: str) -> Any:

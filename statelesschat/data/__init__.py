@@ -9,3 +9,5 @@ from statelesschat.data.rows import take_rows as take_rows
 from statelesschat.data.sources import from_dataset as from_dataset
 from statelesschat.data.sources import from_iterable as from_iterable
 from statelesschat.data.sources import from_jsonl as from_jsonl
+from statelesschat.data.streaming import Stream as Stream
+from statelesschat.data.streaming import stream as stream

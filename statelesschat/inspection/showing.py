@@ -1,11 +1,8 @@
 """What `template` shows a person."""
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -60,23 +57,3 @@ def print_survey(looks: Sequence[Look]) -> None:
         f"{counts['with_calls_read']} are read. Median {counts['median_s']:.2f} s.",
         soft_wrap=True,
     )
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal's standard error; a line for every tenth of the work where that is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        told = [0]
-
-        def tell(done: int, total: int) -> None:
-            if 10 * done // total > told[0]:
-                told[0] = 10 * done // total
-                print(f"compiled {done} of {total} templates", file=sys.stderr, flush=True)
-
-        yield tell
-        return
-    columns = TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("compiling", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,11 +1,8 @@
-"""What `replay` shows a person: progress while it runs, a table, and what went wrong."""
+"""What `replay` shows a person: a table, and what went wrong."""
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -14,30 +11,6 @@ from statelesschat.replay.job import Summary
 from statelesschat.replay.planning import Script
 
 _SHOWN = 10  # mismatches and truncations that are told one by one
-
-
-@contextlib.contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal's standard error; a line for every tenth of the work where that is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("replaying", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-class _Lines:
-    def __init__(self) -> None:
-        self._told = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        tenth = 10 * done // max(total, 1)
-        if tenth > self._told:
-            self._told = tenth
-            print(f"replayed {done} of {total} conversations", file=sys.stderr, flush=True)
 
 
 def table_of(summary: Summary) -> Table:

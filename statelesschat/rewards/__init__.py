@@ -4,6 +4,7 @@ from statelesschat.rewards.answers import Answer as Answer
 from statelesschat.rewards.answers import final_answer as final_answer
 from statelesschat.rewards.answers import final_number as final_number
 from statelesschat.rewards.groups import group_advantages as group_advantages
+from statelesschat.rewards.instructions import instruction as instruction
 from statelesschat.rewards.kl import kl_per_token as kl_per_token
 from statelesschat.rewards.kl import token_mean as token_mean
 from statelesschat.rewards.matching import exact_match as exact_match

@@ -41,8 +41,11 @@ def group_advantages(
     valid = jnp.ones(rewards.shape, bool) if valid is None else valid
     together = (group_id[:, None] == group_id[None, :]) & valid[:, None] & valid[None, :]
     size = jnp.maximum(jnp.sum(together, axis=1, dtype=jnp.int32), 1).astype(jnp.float32)
-    mean = jnp.sum(jnp.where(together, rewards[None, :], jnp.float32(0)), axis=1) / size
-    centred = jnp.where(valid & (size > 1), rewards - mean, jnp.float32(0))
+    # Counted from the least of the group, so that rewards that are all alike have a mean that is exactly theirs.
+    least = jnp.min(jnp.where(together, rewards[None, :], jnp.float32(jnp.inf)), axis=1)
+    above = jnp.where(valid, rewards - least, jnp.float32(0))
+    mean = jnp.sum(jnp.where(together, above[None, :], jnp.float32(0)), axis=1) / size
+    centred = jnp.where(valid & (size > 1), above - mean, jnp.float32(0))
     if not scale:
         return centred
     variance = jnp.sum(jnp.where(together, (centred * centred)[None, :], jnp.float32(0)), axis=1) / size

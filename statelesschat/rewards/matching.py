@@ -53,7 +53,7 @@ def tag_format(text: Text, tags: Sequence[str] = ("think", "answer")) -> Float[A
         end = find(rest, closing)
         good = good & (end >= len(opening))
         rest = rest._replace(start=rest.start + jnp.maximum(end, 0) + len(closing))
-    return _float(good & (strip(rest).length == 0))
+    return _float(good & text.fits & (strip(rest).length == 0))
 
 
 def length_penalty(length: Int[Array, ""], limit: int, margin: int) -> Float[Array, ""]:
@@ -88,7 +88,7 @@ def repetition_penalty(
     if width < ngram:
         return jnp.float32(0)
     places = width - ngram + 1
-    total = jnp.maximum(length - ngram + 1, 0)
+    total = jnp.clip(length - ngram + 1, 0, places)
     valid = jnp.arange(places) < total
     grams = [jnp.where(valid, tokens[i : i + places], -1) for i in range(ngram)]  # no id is -1, so the rest sort apart
     ordered = lax.sort(grams, num_keys=ngram)

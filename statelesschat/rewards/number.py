@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from statelesschat.rewards.automaton import Automaton, any_of, compile_language, either, literal, many, maybe, sequence
-from statelesschat.rewards.text import Text, strip, text_of, window
+from statelesschat.rewards.text import Text, strip, window
 
 DIGITS = 18  # significant digits of a number, or of a fraction's part
 WIDTH = 64  # bytes of a number in text
@@ -23,7 +23,7 @@ CURRENCIES = ("$", "\\$", "£", "€", "¥", "₹")
 _MINUS = "−"  # U+2212
 SIGNS = ("+", "-", _MINUS)
 _LIMBS = DIGITS // 3
-_FAR = 100_000  # an exponent that no number has
+_ROWS = 256  # texts read in one call
 
 
 class Number(NamedTuple):
@@ -41,9 +41,10 @@ def parse_decimal(text: Text) -> Number:
     r"""The number that a text is, white space at its ends and one period behind it left out.
 
     Read are: a sign (``+``, ``-`` or U+2212), before or behind a currency; a currency (``$ \$ £ € ¥ ₹``) before or
-    behind the number; digits with or without thousands commas, which have to be whole (``1,000``; not ``1,00``); a
-    decimal point; ``e`` or ``E`` with an exponent of up to four digits; a fraction, ``1/2`` or ``\frac{1}{2}`` (also
-    ``\dfrac``, ``\tfrac``, a sign in the numerator too), of parts without exponents; ``%`` or ``\%`` behind it.
+    behind the number; digits with or without thousands commas, which have to be whole (``1,000``; not ``1,00``
+    or ``0,123``); a decimal point; ``e`` or ``E`` with an exponent of up to four digits; a fraction, ``1/2`` or
+    ``\frac{1}{2}`` (also ``\dfrac``, ``\tfrac``, a sign in the numerator too), of parts without exponents; ``%`` or
+    ``\%`` behind it.
 
     Not a number, so not ``valid``: anything else; more than 18 significant digits in a part (zeros in front and behind
     do not count); a denominator of 0; a text of more than 64 bytes.
@@ -83,24 +84,35 @@ def numbers_of(texts: Sequence[str | int]) -> Number:
         >>> numbers_of(["-3", "70,000"]).negative.tolist()
         [True, False]
     """
-    rows = []
-    for row, text in enumerate(texts):
-        encoded = str(text).strip().encode()
-        if len(encoded) > WIDTH:
-            raise ValueError(f"row {row}: {str(text)[:40]!r}… is no number: it is longer than {WIDTH} bytes")
-        rows.append(text_of(encoded, WIDTH))
-    if not rows:
+    if not texts:
         raise ValueError("no texts; give at least one number")
-    stacked = Text(*(np.stack([np.asarray(leaf) for leaf in leaves]) for leaves in zip(*rows, strict=True)))  # type: ignore[arg-type]
-    read = _parse_rows()(stacked)
-    wrong = np.flatnonzero(~np.asarray(read.valid))
+    count = -(-len(texts) // _ROWS) * _ROWS  # whole batches, so that one trace serves all
+    padded, lengths = np.zeros((count, WIDTH), np.uint8), np.zeros(count, np.int32)
+    for row, text in enumerate(texts):
+        encoded = str(text).strip().encode(errors="replace")[: WIDTH + 1]
+        lengths[row] = len(encoded)
+        padded[row, : min(len(encoded), WIDTH)] = np.frombuffer(encoded[:WIDTH], np.uint8)
+    starts = np.zeros(_ROWS, np.int32)
+    batches = [slice(i, i + _ROWS) for i in range(0, count, _ROWS)]
+    read = [_parse_rows()(Text(padded[at], starts, lengths[at])) for at in batches]  # type: ignore[arg-type]
+    numbers: Number = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(texts)], *read)
+    wrong = np.flatnonzero(~np.asarray(numbers.valid))
     if wrong.size:
-        row = int(wrong[0])
-        raise ValueError(
-            f"row {row}: {str(texts[row])!r} is no number of up to {DIGITS} significant digits; give it as digits, "
-            "such as -3, 70,000, 1/2 or 0.5"
+        raise NumberError(int(wrong[0]), str(texts[int(wrong[0])]))
+    return numbers
+
+
+class NumberError(ValueError):
+    """A text that is no number: ``row`` says which of those given, ``reason`` what it is."""
+
+    def __init__(self, row: int, text: str) -> None:
+        self.row = row
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        self.reason = (
+            f"{shown!r} is no number of up to {DIGITS} significant digits and {WIDTH} bytes; write it as -3, 70,000, "
+            "1/2 or 0.5"
         )
-    return jax.tree.map(np.asarray, read)
+        super().__init__(f"row {row}: {self.reason}")
 
 
 @functools.cache
@@ -114,7 +126,7 @@ def _grammar() -> Automaton:
     sign = either(any_of("+-"), literal(_MINUS))
     currency = either(*map(literal, CURRENCIES))
     grouped = sequence(
-        digit, maybe(digit), maybe(digit), literal(","), digit, digit, digit, many(literal(","), *[digit] * 3)
+        any_of("123456789"), maybe(digit), maybe(digit), literal(","), *[digit] * 3, many(literal(","), *[digit] * 3)
     )
     whole = either(sequence(digit, many(digit)), grouped)
     decimal = either(sequence(whole, maybe(literal("."), many(digit))), sequence(literal("."), digit, many(digit)))

@@ -26,6 +26,7 @@ def response_text(
     """The text of the latest answer and of nothing else, as `Codec.decode_responses` gives it.
 
     What a generation prompt opens (``<think>``) is part of it; what the template itself writes around answers is not.
+    Before any answer it is empty.
 
     Args:
         state: after the answer was written.
@@ -38,12 +39,13 @@ def response_text(
     """
     template = state.config.template
     tokens, length = response_tokens(state, width)
+    finish = latest_answer(state)[Column.FINISH]
     text = decode_bytes(vocabulary, tokens, length, size=size)
     cut = length > tokens.shape[0]
     text = text._replace(end=jnp.where(cut, text.bytes.shape[0] + 1, text.end))
-    text = remove_prefix(text, template.rest_core + template.rest_lead)
-    finished = latest_answer(state)[Column.FINISH] == int(Finish.STOP)
-    return _with_front(remove_suffix(text, template.closing, finished), template.opened)
+    text = _with_front(remove_prefix(text, template.rest_core + template.rest_lead), template.opened)
+    text = remove_suffix(text, template.closing, finish == int(Finish.STOP))
+    return text._replace(end=jnp.where(finish == int(Finish.NONE), text.start, text.end))
 
 
 def _with_front(text: Text, front: str) -> Text:

@@ -62,4 +62,4 @@ def decode_bytes(
     marked = jnp.zeros(size, jnp.int32).at[ends - counts].add(steps, mode="drop")
     source = jnp.cumsum(marked, dtype=jnp.int32) + jnp.arange(size, dtype=jnp.int32)
     found = flat.at[jnp.clip(source, 0, flat.shape[0] - 1)].get(mode="promise_in_bounds")
-    return Text(found, jnp.int32(0), ends[-1])
+    return Text(found, jnp.int32(0), jnp.sum(counts, dtype=jnp.int32))

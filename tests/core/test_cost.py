@@ -106,7 +106,12 @@ def over_the_buffer(function: Any, config: sc.ChatConfig, arguments: Any) -> col
 
 def hlo_over_the_buffer(function: Any, config: sc.ChatConfig, arguments: Any, batch: int) -> collections.Counter[str]:
     """HLO operations of the compiled, donated program that make an array of the buffers' shape."""
-    text = jax.jit(function, donate_argnums=0).lower(*arguments).compile().as_text() or ""
+    return in_compiled(jax.jit(function, donate_argnums=0).lower(*arguments).compile(), config, batch)
+
+
+def in_compiled(program: Any, config: sc.ChatConfig, batch: int) -> collections.Counter[str]:
+    """The same of a program that is compiled already."""
+    text = program.as_text() or ""
     shape = rf"= [a-z0-9]+\[(?:{batch},)?(?:{config.buffer}|{config.capacity})\]\S* ([a-z\-]+)\("
     found = collections.Counter(re.findall(shape, text))
     assert found["parameter"], "the program's text was not understood"
