@@ -302,3 +302,31 @@ def test_finish_reasons_are_those_of_the_core() -> None:
     env = full_env()
     states = step(env, start(env), answers([1], [1], [1], [1]))
     assert (np.asarray(states.chat.table)[:, 1, -1] == int(Finish.STOP)).all()
+
+
+def test_a_tool_knows_its_row_its_group_its_repeat_and_its_turn() -> None:
+    """Case 52: a tool that keeps something per row has to tell repeats of one prompt apart."""
+
+    config = toy.config(max_message_len=16)
+    gap = config.template.gap(Kind.ASSISTANT, Kind.USER)
+    place = np.int32(len(gap.core_ids) + len(gap.lead_ids))
+
+    def tell(state: sc.ChatState, action: sc.Action) -> Any:
+        at = state.info
+        ids = jnp.stack([at.row_id, at.group_id, at.repeat_id, state.turn]) + 50
+        message = jax.tree.map(jnp.asarray, toy.reply(config, 0, 0, 0, 0, width=16))
+        return dataclasses.replace(message, tokens=jax.lax.dynamic_update_slice(message.tokens, ids, (place,))), True
+
+    _, dealt, _ = sc.next_batch(sc.make_cursor(0), data(config), 8, 4)
+    env = sc.with_reply(sc.chat_env(config), tell)
+    states = sc.begin(env, dealt, jax.random.key(0))
+    eight = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), answers([1], [1], [1], [1]))
+    for turn in (1, 2):
+        before = np.asarray(states.chat.length) + 2  # the answer has two ids
+        states = step(env, states, eight)
+        begins = before - 1 + place  # the stop id in the block is not written again
+        told = np.stack([np.asarray(states.chat.tokens)[r, b : b + 4] - 50 for r, b in enumerate(begins)])
+        at = dealt.info
+        wanted = np.stack([at.row_id, at.group_id, at.repeat_id, np.full(8, turn)], axis=1)
+        assert (told == wanted).all()
+    assert sorted(dealt.info.repeat_id.tolist()) == sorted([0, 1, 2, 3] * 2)
