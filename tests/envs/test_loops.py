@@ -1,6 +1,7 @@
 """Rollouts and loops with restarts: what is handed over, what is dealt, and that no buffer is copied."""
 
 import collections
+import dataclasses
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import statelesschat as sc
 from tests import toy
 from tests.core.test_cost import HLO_WRITES, WRITES, hlo_over_the_buffer, over_the_buffer
-from tests.envs.test_combinators import CONFIG, answers, data, full_env, info, start, step
+from tests.envs.test_combinators import CONFIG, answers, data, full_env, gold, info, more, solved, start, step
 
 N, BATCH, TURNS = 10, 4, 30
 
@@ -103,10 +104,49 @@ def loop(env: Any, rows: Any, states: Any, cursor: Any, key: Any) -> Any:
     )
 
 
-def test_no_select_over_the_buffer_and_no_copy_of_it() -> None:
-    config = toy.config(
-        capacity=4096, max_message_len=33, max_response_len=64, max_prompt_len=48, max_messages=20, max_turns=9
+def wide(**options: Any) -> sc.ChatConfig:
+    """Widths that no other dimension has."""
+    return toy.config(
+        capacity=4096,
+        max_message_len=33,
+        max_response_len=64,
+        max_prompt_len=48,
+        max_messages=20,
+        max_turns=9,
+        **options,
     )
+
+
+def everything(config: sc.ChatConfig) -> Any:
+    """Every combinator at once."""
+    again = jax.tree.map(jnp.asarray, toy.reply(config, 60))
+    unsure = lambda state, action: state.reward <= jnp.float32(0)  # noqa: E731
+    env = sc.with_reward(sc.chat_env(config), gold)
+    env = sc.with_thinking_prompt(env, again, unsure, prefilled=([70, 71], 2))
+    env = sc.with_kl_reward(env, 0.1, reference=lambda state, action: jnp.zeros_like(action.logprobs))
+    return sc.with_reply(sc.with_stop(env, solved), more)
+
+
+@pytest.mark.parametrize("logprobs", [False, True], ids=["plain", "every combinator"])
+def test_a_rollout_copies_no_buffer_and_selects_over_none(logprobs: bool) -> None:
+    config = wide(store_logprobs=logprobs)
+    env = everything(config) if logprobs else full_env(config)
+    states = sc.begin(env, table(config), jax.random.key(0))
+
+    def answer(params: Any, key: Any, states: Any) -> sc.Action:
+        made = guess(params, key, states)
+        return dataclasses.replace(made, logprobs=jnp.full(made.tokens.shape, -1.0) if logprobs else None)
+
+    run = lambda states, env, key: sc.rollout(env, policy(answer), jnp.int32(1), states, key, 4)  # noqa: E731
+    arguments = states, env, jax.random.key(0)
+    found = over_the_buffer(run, config, arguments)
+    assert not set(found) - WRITES, found
+    compiled = hlo_over_the_buffer(run, config, arguments, N)
+    assert not set(compiled) - HLO_WRITES, compiled
+
+
+def test_no_select_over_the_buffer_and_no_copy_of_it() -> None:
+    config = wide()
     env = full_env(config)
     rows = table(config)
     cursor, first, _ = sc.next_batch(sc.make_cursor(0), rows, 16, 2)
