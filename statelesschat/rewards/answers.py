@@ -16,10 +16,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from statelesschat.rewards.nearby import changed_beside, is_digit, number_around, only_words_beside
-from statelesschat.rewards.number import WIDTH, Number, parse_decimal
+from statelesschat.rewards.number import WIDTH, Number, parse_decimal, reads_as_number
 from statelesschat.rewards.text import (
     SPACES,
     Text,
+    among,
     begins,
     bytes_at,
     choose,
@@ -40,6 +41,7 @@ _BOXES = ("\\boxed{", "\\fbox{")
 _LINES = ("####", "answer:", "answer is")  # in small letters
 _LINE_START = "a:"  # a mark at the beginning of a line only
 _MARKS = (_TAG, *_BOXES, *_LINES, _LINE_START)
+_DIGIT = 255  # among the marks, one that is none
 _ENCLOSING = 1 + len(_BOXES)
 _THINK, _THOUGHT = "<think>", "</think>"
 _WIDEST = max(map(len, (*_MARKS, _THOUGHT)))
@@ -52,6 +54,15 @@ class Answer(NamedTuple):
     text: Text
     marked: Bool[Array, ""]  # False: there is no mark at all
     enclosed: Bool[Array, ""]  # the mark has an end of its own, as ``\\boxed{…}`` has
+
+
+class _Look(NamedTuple):
+    """What going over a text once finds."""
+
+    said: Text  # what stands behind the thoughts
+    kind: Int[Array, ""]  # of its last mark, as an index into _MARKS; -1 for none
+    behind: Int[Array, ""]  # where what the mark marks begins
+    digit: Int[Array, ""]  # where the last digit stands, -1 for nowhere
 
 
 def final_answer(text: Text) -> Answer:
@@ -70,7 +81,7 @@ def final_answer(text: Text) -> Answer:
         >>> bytes(answer.text.bytes)[answer.text.start : answer.text.end]
         b'x = 3'
     """
-    return _answer_in(*_looked_over(text))
+    return _answer_in(_looked_over(text))
 
 
 def final_number(text: Text) -> Number:
@@ -93,36 +104,31 @@ def final_number(text: Text) -> Number:
         >>> bool(same_number(said, parse_decimal(text_of("18"))))
         True
     """
-    said, kind, behind = _looked_over(text)
-    answer = _answer_in(said, kind, behind)
-    last = last_of(is_digit(said))
-    tail = _window(said, jnp.maximum(last - _ROOM, said.start), LONGEST)
-    tail = tail._replace(end=jnp.where(last >= 0, tail.end, -1))
+    look = _looked_over(text)
+    answer = _answer_in(look)
+    tail = _window(look.said, jnp.maximum(look.digit - _ROOM, look.said.start), LONGEST)
     where = jax.tree.map(lambda a, b: jnp.where(answer.marked, a, b), answer.text, tail)
     digits = is_digit(where)
     first, last = first_of(digits), last_of(digits)
-    run = number_around(where, jnp.where(answer.marked, jnp.maximum(first, 0), last))
+    run = number_around(where, jnp.maximum(jnp.where(answer.marked, first, last), 0))
     alone = jnp.where(answer.enclosed, only_words_beside(where, run), _alone_in_sentence(where, run))
     usable = (first >= 0) & (alone | ~answer.marked) & ~changed_beside(where, run)
-    run = choose(usable, run, missing(where))
-    whole = choose(answer.marked, where, missing(where))
-    short = (_window(part, part.start, WIDTH + 1) for part in (whole, run))
-    both = jax.tree.map(lambda *parts: jnp.stack(parts), *short)
-    as_whole, in_part = (jax.tree.map(lambda leaf, i=i: leaf[i], jax.vmap(parse_decimal)(both)) for i in (0, 1))
-    return jax.tree.map(lambda a, b: jnp.where(as_whole.valid, a, b), as_whole, in_part)
+    whole = answer.marked & reads_as_number(_window(where, where.start, WIDTH + 1))
+    part = choose(whole, where, choose(usable, run, missing(where)))
+    return parse_decimal(_window(part, part.start, WIDTH + 1))
 
 
-def _answer_in(said: Text, kind: Int[Array, ""], behind: Int[Array, ""]) -> Answer:
-    """The content of a mark: the index of its kind, -1 for none, and where what it marks begins."""
-    marked = kind >= 0
-    enclosed = marked & (kind < _ENCLOSING)
-    near = _window(said, behind, LONGEST)
+def _answer_in(look: _Look) -> Answer:
+    """The content of the last mark."""
+    marked = look.kind >= 0
+    enclosed = marked & (look.kind < _ENCLOSING)
+    near = _window(look.said, look.behind, LONGEST)
     tagged, boxed = until(near, _TAG.replace("<", "</")), until(near, "}", nested="{")
     solid = inside(near) & ~is_any(near, SPACES + b":*")
     first = jnp.where(jnp.any(solid), first_of(solid), near.end)
     end = first_of(begins(near, "\n") & (jnp.arange(LONGEST) >= first))
     line = near._replace(start=first, end=jnp.where(end >= 0, end, near.end))
-    answer = choose(enclosed, choose(kind == 0, tagged, boxed), line)
+    answer = choose(enclosed, choose(look.kind == 0, tagged, boxed), line)
     return Answer(strip(choose(marked, answer, missing(near))), marked, enclosed)
 
 
@@ -137,8 +143,7 @@ def _alone_in_sentence(text: Text, run: Text) -> Bool[Array, ""]:
     return ~jnp.any(others) & (text.fits | (end >= 0))
 
 
-def _looked_over(text: Text) -> tuple[Text, Int[Array, ""], Int[Array, ""]]:
-    """What a text says behind its thoughts; of its last mark the index into ``_MARKS``, -1 for none, and its end."""
+def _looked_over(text: Text) -> _Look:
     size = text.bytes.shape[0]
     positions = jnp.arange(size, dtype=jnp.int32)
     # Bytes outside are 0, of which no mark has any. The barriers keep XLA from making it all anew for each use.
@@ -152,7 +157,7 @@ def _looked_over(text: Text) -> tuple[Text, Int[Array, ""], Int[Array, ""]]:
         for offset, byte in enumerate(mark.encode()):
             here = here & (read[offset : offset + size] == byte)
         kinds = jnp.where(here, np.uint8(kind + 1), kinds)
-    kinds = lax.optimization_barrier(kinds)
+    kinds = lax.optimization_barrier(jnp.where(among(held[:size], b"0123456789"), np.uint8(_DIGIT), kinds))
 
     think, thought = (last_of(kinds == len(_MARKS) + i) for i in (1, 2))
     start = jnp.where(thought >= 0, thought + len(_THOUGHT), text.start)
@@ -162,7 +167,8 @@ def _looked_over(text: Text) -> tuple[Text, Int[Array, ""], Int[Array, ""]]:
     last = last_of(marks & inside(said))
     kind = bytes_at(text._replace(bytes=kinds), jnp.where(last < 0, size, last)).astype(jnp.int32) - 1
     widths = jnp.asarray([len(mark) for mark in _MARKS], jnp.int32)
-    return said, kind, last + widths[jnp.maximum(kind, 0)]
+    digit = last_of((kinds == _DIGIT) & inside(said))
+    return _Look(said, kind, last + widths[jnp.maximum(kind, 0)], digit)
 
 
 def _window(text: Text, start: Int[Array, ""], width: int) -> Text:

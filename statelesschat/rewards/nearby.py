@@ -7,6 +7,7 @@ sentence no point, and "5 million" is not 5.
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from statelesschat.rewards.number import CURRENCIES, SIGNS
@@ -15,11 +16,13 @@ from statelesschat.rewards.text import Text, among, begins, bytes_at, first_of, 
 _DIGITS = b"0123456789"
 _LETTERS = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") + 1))
 _JOINTS = b".,/:^"  # between two digits: then it is one run, a number or none
+_PAIRS = [(sign, currency) for sign in SIGNS for currency in CURRENCIES]
+_SIGNED = (*SIGNS, *CURRENCIES, *(s + c for s, c in _PAIRS), *(c + s for s, c in _PAIRS))
 _AHEAD = ("minus", "negative", "not", "n't", "than", "at least", "at most")
 _BEHIND = (
-    "hundred", "thousand", "million", "billion", "trillion", "lakh", "crore", "dozen", "squared", "cubed",
-    "and a half", "or ",
+    "hundred", "thousand", "million", "billion", "trillion", "lakh", "crore", "dozen", "squared", "cubed", "and a half",
 )  # fmt: skip
+_OR = "or"  # a word of its own
 _WORDS = 12  # bytes that the longest of these has
 _GAP = 4  # bytes between a word and its number, at most
 # Code points that, where they touch a number, are part of what it means: superscripts and subscripts, fractions,
@@ -60,10 +63,9 @@ def number_around(text: Text, position: Int[Array, ""]) -> Text:
     end = jnp.where(end < 0, text.bytes.shape[0], end)
     start = jnp.clip(start, text.start, position)
     end = jnp.minimum(end, text.end)
-    start = _back_over(text, start)
-    percent = _at(begins(text, "%"), end)
-    slashed = _at(begins(text, "\\%"), end)
-    return text._replace(start=start, end=end + jnp.where(slashed, 2, percent.astype(jnp.int32)))
+    behind = _near(text, end + jnp.arange(2, dtype=jnp.int32))
+    percent = jnp.where(behind[0] == ord("%"), 1, jnp.where(_same(behind, "\\%"), 2, 0))
+    return text._replace(start=start - _width_ahead(text, start), end=end + percent)
 
 
 def only_words_beside(text: Text, run: Text) -> Bool[Array, ""]:
@@ -103,34 +105,29 @@ def _word_beside(text: Text, place: Int[Array, ""], words: Sequence[str], step: 
     offsets = jnp.arange(_WORDS, dtype=jnp.int32)
     found = _near(text, place + wide + offsets if step > 0 else place - wide - _WORDS + offsets)
     found = jnp.where((found >= ord("A")) & (found <= ord("Z")), found + 32, found)
-    any_word = jnp.bool_(False)
-    for word in words:
-        part = found[: len(word)] if step > 0 else found[_WORDS - len(word) :]
-        any_word = any_word | jnp.all(part == jnp.asarray(list(word.encode()), jnp.int32))
-    return any_word
+    whole = step < 0 or ~among(found[len(_OR)], _LETTERS)
+    return jnp.any(_matches(found, words, step)) | (_same(found[: len(_OR)], _OR) & whole & (step > 0))
 
 
-def _back_over(text: Text, start: Int[Array, ""]) -> Int[Array, ""]:
-    """Where the sign and the currency before a number begin: sign, currency, sign and currency, or the reverse."""
-    bound = is_any(text, _DIGITS + _LETTERS + b")]}%") & inside(text)
+def _width_ahead(text: Text, start: Int[Array, ""]) -> Int[Array, ""]:
+    """Bytes of the sign and the currency before a number: sign, currency, sign and currency, or the reverse."""
+    widths = np.array([len(ahead.encode()) for ahead in _SIGNED], np.int32)
+    near = _near(text, start - (max(widths) + 1) + jnp.arange(max(widths) + 1, dtype=jnp.int32))
+    bound = among(near, _DIGITS + _LETTERS + b")]}%")[max(widths) - widths]  # what stands before each, if it is there
+    signed = np.array([ahead.startswith(SIGNS) for ahead in _SIGNED])
+    return jnp.max(jnp.where(_matches(near, _SIGNED, -1) & ~(signed & bound), widths, 0))
 
-    def over(place: Array, pattern: str) -> Array:
-        width = len(pattern.encode())
-        return jnp.where(_at(begins(text, pattern), place - width), place - width, place)
 
-    def over_one(place: Array, patterns: Sequence[str]) -> Array:
-        moved = place
-        for pattern in sorted(patterns, key=lambda p: -len(p.encode())):
-            moved = jnp.where(moved == place, over(place, pattern), moved)
-        return moved
+def _matches(found: Int[Array, "W"], words: Sequence[str], step: int) -> Bool[Array, "N"]:
+    """Which of the words the bytes begin with (``step`` 1) or end in (-1)."""
+    width, encoded = found.shape[0], [word.encode() for word in words]
+    rows = [word.ljust(width, b"\0") if step > 0 else word.rjust(width, b"\0") for word in encoded]
+    table = np.array([list(row) for row in rows], np.int32)
+    return jnp.all((table == 0) | (found[None] == table), axis=1)
 
-    def over_sign(place: Array) -> Array:
-        moved = over_one(place, SIGNS)
-        return jnp.where(_at(bound, moved - 1), place, moved)
 
-    signed = over_sign(start)
-    with_currency = over_one(signed, CURRENCIES)
-    return jnp.where(signed < start, with_currency, over_sign(with_currency))
+def _same(found: Int[Array, "W"], word: str) -> Bool[Array, ""]:
+    return _matches(found, [word], 1)[0]
 
 
 def _near(text: Text, places: Array) -> Array:
@@ -160,10 +157,6 @@ def _code_point_ending(four: Int[Array, "4"]) -> Int[Array, ""]:
 def _within(code_point: Int[Array, ""], ranges: Sequence[tuple[int, int]]) -> Bool[Array, ""]:
     first, last = jnp.asarray(ranges, jnp.int32).T
     return jnp.any((code_point >= first) & (code_point <= last))
-
-
-def _at(where: Bool[Array, "S"], position: Int[Array, ""]) -> Bool[Array, ""]:
-    return where.at[jnp.where(position < 0, where.shape[0], position)].get(mode="fill", fill_value=False)
 
 
 def _shift(where: Bool[Array, "S"], by: int) -> Bool[Array, "S"]:

@@ -59,6 +59,21 @@ def parse_decimal(text: Text) -> Number:
     return read._replace(valid=read.valid & (stripped.length <= WIDTH) & text.fits)
 
 
+def reads_as_number(text: Text) -> Bool[Array, ""]:
+    """Whether a text is written as a number, one that `parse_decimal` could hold or not; in less time than that."""
+    stripped = strip(text)
+    grammar = _grammar()
+    table = jnp.asarray(grammar.table.ravel())
+
+    def read(state: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        byte, here = item
+        return jnp.where(here, table[state * 256 + byte.astype(jnp.int32)], state), None
+
+    here = jnp.arange(WIDTH) < stripped.length
+    state, _ = jax.lax.scan(read, jnp.int32(1), (window(stripped, WIDTH), here), unroll=8)
+    return jnp.asarray(grammar.accepts)[state] & (stripped.length <= WIDTH) & text.fits
+
+
 def same_number(one: Number, other: Number, *, percent_or_not: bool = False) -> Bool[Array, ""]:
     """Whether both are valid and exactly equal.
 
@@ -66,11 +81,14 @@ def same_number(one: Number, other: Number, *, percent_or_not: bool = False) -> 
     """
     left = _product(one.numerator, other.denominator)
     right = _product(other.numerator, one.denominator)
+    # Both begin within two digits of the point, so powers of ten further apart than that are a difference.
+    equal = _is_zero(jnp.stack([left - 10 * right, left - right, 10 * left - right], axis=1))
     gap = one.exponent - other.exponent
-    same = _equal_at(left, right, gap)
+    steps = jnp.arange(-1, 2)
+    same = jnp.any(equal & (steps == gap))
     if percent_or_not:
         bare = gap + 2 * (one.percent.astype(jnp.int32) - other.percent.astype(jnp.int32))
-        same = same | _equal_at(left, right, bare)
+        same = same | jnp.any(equal & (steps == bare))
     zero = (one.numerator[0] == 0) & (other.numerator[0] == 0)
     return one.valid & other.valid & (zero | (same & (one.negative == other.negative)))
 
@@ -231,28 +249,19 @@ def _limbs(digits: Int[Array, "18"]) -> Int[Array, "6"]:
     return threes[:, 0] * 100 + threes[:, 1] * 10 + threes[:, 2]
 
 
-def _product(one: Int[Array, "6"], other: Int[Array, "6"]) -> list[Int[Array, ""]]:
-    """Limbs of the product of two decimals behind the point, one more in front of them that is 0."""
-    sums = [jnp.int32(0)] * (2 * _LIMBS)
-    for i in range(_LIMBS):
-        for j in range(_LIMBS):
-            sums[i + j + 1] = sums[i + j + 1] + one[i] * other[j]
-    return _carried([jnp.int32(0), *sums])
+def _product(one: Int[Array, "6"], other: Int[Array, "6"]) -> Int[Array, "12"]:
+    """Limbs of the product of two decimals; they may be larger than 1000."""
+    apart = one[:, None] * other[None, :]
+    # Row i one place further on than the row before: read as rows of 12, what is laid out in rows of 13.
+    wide = jnp.concatenate([apart, jnp.zeros((_LIMBS, _LIMBS + 1), jnp.int32)], axis=1)
+    return jnp.sum(wide.ravel()[: 2 * _LIMBS * _LIMBS].reshape(_LIMBS, 2 * _LIMBS), axis=0, dtype=jnp.int32)
 
 
-def _carried(limbs: list[Int[Array, ""]]) -> list[Int[Array, ""]]:
-    made, carry = [], jnp.int32(0)
-    for limb in reversed(limbs):
+def _is_zero(limbs: Int[Array, "12 K"]) -> Bool[Array, "K"]:
+    """Which columns of limbs, of any sign and size, are 0 as a whole: carrying from the right leaves nothing."""
+    zero, carry = jnp.ones(limbs.shape[1], bool), jnp.zeros(limbs.shape[1], jnp.int32)
+    for limb in limbs[::-1]:
         total = limb + carry
-        made.append(total % 1000)
         carry = total // 1000
-    return made[::-1]
-
-
-def _equal_at(left: list[Array], right: list[Array], gap: Int[Array, ""]) -> Bool[Array, ""]:
-    """Whether left * 10**gap is right. Both begin within two digits of the point, so a wide gap is a difference."""
-    tenfold = lambda limbs: _carried([limb * 10 for limb in limbs])  # noqa: E731
-    same = lambda a, b: jnp.all(jnp.stack([x == y for x, y in zip(a, b, strict=True)]))  # noqa: E731
-    return jnp.where(
-        gap == 0, same(left, right), (gap == 1) & same(tenfold(left), right) | (gap == -1) & same(left, tenfold(right))
-    )
+        zero = zero & (total == carry * 1000)
+    return zero & (carry == 0)

@@ -26,7 +26,8 @@ def response_text(
     """The text of the latest answer and of nothing else, as `Codec.decode_responses` gives it.
 
     What a generation prompt opens (``<think>``) is part of it; what the template itself writes around answers is not.
-    Before any answer it is empty.
+    Before any answer it is empty. Of tokenizers that write a space before every piece, as the oldest conversions of
+    SentencePiece do, the space stays.
 
     Args:
         state: after the answer was written.

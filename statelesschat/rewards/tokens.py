@@ -5,9 +5,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Int, UInt8
 
 from statelesschat.rewards.text import Text
+
+_ROWS = 4
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["flat", "offsets"], meta_fields=["usual"])
@@ -54,12 +57,34 @@ def decode_bytes(
     flat, offsets = jnp.asarray(vocabulary.flat), jnp.asarray(vocabulary.offsets)
     first = offsets[ids]
     counts = jnp.where(known, offsets[ids + 1] - first, 0)
-    ends = jnp.cumsum(counts, dtype=jnp.int32)
+    ends = _running_sums(counts)
+    begins = ends - counts
     # Byte s of the text is flat[s + shift of its id]. Differences of shifts, put where the ids begin, add up to them;
     # those of ids without bytes fall on the place of the next id and cancel out.
-    shifts = first - (ends - counts)
-    steps = jnp.diff(shifts, prepend=jnp.zeros(1, jnp.int32))
-    marked = jnp.zeros(size, jnp.int32).at[ends - counts].add(steps, mode="drop")
-    source = jnp.cumsum(marked, dtype=jnp.int32) + jnp.arange(size, dtype=jnp.int32)
-    found = flat.at[jnp.clip(source, 0, flat.shape[0] - 1)].get(mode="promise_in_bounds")
+    steps = jnp.diff(first - begins, prepend=jnp.zeros(1, jnp.int32))
+    # Place s is held in row s % 4, column s // 4: most of the adding up is then of whole rows.
+    columns = -(-size // _ROWS)
+    places = jnp.where(begins < size, begins % _ROWS * columns + begins // _ROWS, _ROWS * columns)
+    steps = jnp.zeros(_ROWS * columns, jnp.int32).at[places].add(steps, mode="drop").reshape(_ROWS, columns)
+    rows = _sums_down(steps)
+    before = _running_sums(rows[-1]) - rows[-1]
+    source = rows + before[None] + jnp.arange(_ROWS * columns, dtype=jnp.int32).reshape(columns, _ROWS).T
+    source = lax.optimization_barrier(jnp.clip(source, 0, flat.shape[0] - 1))
+    found = flat.at[source].get(mode="promise_in_bounds").T.ravel()[:size]
     return Text(found, jnp.int32(0), jnp.sum(counts, dtype=jnp.int32))
+
+
+def _running_sums(values: Int[Array, "N"]) -> Int[Array, "N"]:
+    """As cumsum, which XLA makes one by one on a CPU; four by four it takes less than half the time."""
+    columns = -(-values.shape[0] // _ROWS)
+    padded = jnp.concatenate([values, jnp.zeros(_ROWS * columns - values.shape[0], jnp.int32)])
+    rows = _sums_down(padded.reshape(columns, _ROWS).T)
+    before = jnp.cumsum(rows[-1], dtype=jnp.int32) - rows[-1]
+    return (lax.optimization_barrier(rows) + before[None]).T.ravel()[: values.shape[0]]
+
+
+def _sums_down(rows: Int[Array, "4 N"]) -> Int[Array, "4 N"]:
+    sums = [rows[0]]
+    for row in range(1, _ROWS):
+        sums.append(sums[-1] + rows[row])
+    return jnp.stack(sums)
