@@ -118,9 +118,11 @@ def _scripted(step: Any, arrays: Any, said: Array, state: EnvState, action: Acti
 
 
 def _said(state: EnvState, turn: Array, message: Message, speaks: Array) -> tuple[EnvState, Array]:
-    acts, speaks = answered(state.chat, turn) & ~state.chat.done & ~state.chat.awaits_answer, _flag(speaks)
-    state = append(state, message, acts & speaks)
-    return dataclasses.replace(state, chat=terminate(state.chat, acts & ~speaks)), acts & speaks
+    acts, speaks = answered(state.chat, turn) & ~state.chat.awaits_answer, _flag(speaks)
+    says = acts & speaks & ~state.chat.done
+    state = append(state, message, says)
+    # Also behind the last turn that the limit allows: then the row is both terminated and truncated.
+    return dataclasses.replace(state, chat=terminate(state.chat, acts & ~speaks)), says
 
 
 def with_thinking_prompt(

@@ -107,7 +107,7 @@ def final_number(text: Text) -> Number:
     look = _looked_over(text)
     answer = _answer_in(look)
     tail = _window(look.said, jnp.maximum(look.digit - _ROOM, look.said.start), LONGEST)
-    where = jax.tree.map(lambda a, b: jnp.where(answer.marked, a, b), answer.text, tail)
+    where = lax.optimization_barrier(jax.tree.map(lambda a, b: jnp.where(answer.marked, a, b), answer.text, tail))
     digits = is_digit(where)
     first, last = first_of(digits), last_of(digits)
     run = number_around(where, jnp.maximum(jnp.where(answer.marked, first, last), 0))
@@ -174,4 +174,5 @@ def _looked_over(text: Text) -> _Look:
 def _window(text: Text, start: Int[Array, ""], width: int) -> Text:
     """The text from a place in its array on, in an array of ``width`` bytes that says so where it did not fit."""
     offsets = jnp.arange(width, dtype=jnp.int32)
-    return Text(bytes_at(text, start + offsets), jnp.zeros_like(start), text.end - start)
+    found = lax.optimization_barrier(bytes_at(text, start + offsets))
+    return Text(found, jnp.zeros_like(start), text.end - start)

@@ -23,6 +23,7 @@ CURRENCIES = ("$", "\\$", "£", "€", "¥", "₹")
 _MINUS = "−"  # U+2212
 SIGNS = ("+", "-", _MINUS)
 _LIMBS = DIGITS // 3
+_HALF = DIGITS // 2  # of them fit an int32
 _ROWS = 256  # texts read in one call
 
 
@@ -162,7 +163,8 @@ def _grammar() -> Automaton:
 class _Part(NamedTuple):
     """Digits read so far of a numerator or denominator."""
 
-    digits: Int[Array, "18"]
+    high: Int[Array, ""]  # the first nine digits that count, as one number
+    low: Int[Array, ""]  # the nine behind them
     kept: Int[Array, ""]  # digits from the first that is not 0 on
     point: Int[Array, ""]  # how far the first kept digit stands before the decimal point; grows with integer digits
     fraction: Bool[Array, ""]  # the decimal point was read
@@ -185,7 +187,7 @@ class _Scan(NamedTuple):
 def _read(window: Array, length: Array) -> Number:
     grammar = _grammar()
     none, zero = jnp.bool_(False), jnp.int32(0)
-    part = _Part(jnp.zeros(DIGITS, jnp.int32), zero, zero, none, none)
+    part = _Part(zero, zero, zero, zero, none, none)
     scan = _Scan(jnp.int32(1), part, part, none, zero, none, none, zero, none, none)
     table = jnp.asarray(grammar.table.ravel())
 
@@ -215,7 +217,7 @@ def _read(window: Array, length: Array) -> Number:
     scan, _ = jax.lax.scan(read, scan, (window, here), unroll=4)
     one = np.zeros(_LIMBS, np.int32)
     one[0] = 100
-    numerator, denominator = _limbs(scan.top.digits), _limbs(scan.bottom.digits)
+    numerator, denominator = _limbs(scan.top), _limbs(scan.bottom)
     raised = jnp.where(scan.lowers, -scan.exponent, scan.exponent)
     exponent = scan.top.point - jnp.where(scan.below, scan.bottom.point, 1) + raised
     accepted = jnp.asarray(grammar.accepts)[scan.state]
@@ -232,11 +234,11 @@ def _read(window: Array, length: Array) -> Number:
 
 def _with_digit(part: _Part, digit: Array, where: Array, point: Array) -> _Part:
     keeps = where & ((part.kept > 0) | (digit > 0))
-    slot = (jnp.arange(DIGITS) == part.kept) & keeps
     moves = where & jnp.where(keeps, ~part.fraction, False)
     skips = where & ~keeps & part.fraction  # a zero between the point and the first digit that counts
     return _Part(
-        digits=jnp.where(slot, digit, part.digits),
+        high=jnp.where(keeps & (part.kept < _HALF), part.high * 10 + digit, part.high),
+        low=jnp.where(keeps & (part.kept >= _HALF) & (part.kept < DIGITS), part.low * 10 + digit, part.low),
         kept=part.kept + keeps.astype(jnp.int32),
         point=part.point + moves.astype(jnp.int32) - skips.astype(jnp.int32),
         fraction=part.fraction | point,
@@ -244,9 +246,11 @@ def _with_digit(part: _Part, digit: Array, where: Array, point: Array) -> _Part:
     )
 
 
-def _limbs(digits: Int[Array, "18"]) -> Int[Array, "6"]:
-    threes = digits.reshape(_LIMBS, 3)
-    return threes[:, 0] * 100 + threes[:, 1] * 10 + threes[:, 2]
+def _limbs(part: _Part) -> Int[Array, "6"]:
+    powers = jnp.asarray([10**n for n in range(_HALF + 1)], jnp.int32)
+    high = part.high * powers[_HALF - jnp.clip(part.kept, 0, _HALF)]
+    low = part.low * powers[_HALF - jnp.clip(part.kept - _HALF, 0, _HALF)]
+    return jnp.stack([half // unit % 1000 for half in (high, low) for unit in (10**6, 10**3, 1)])
 
 
 def _product(one: Int[Array, "6"], other: Int[Array, "6"]) -> Int[Array, "12"]:

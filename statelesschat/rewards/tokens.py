@@ -5,7 +5,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Int, UInt8
 
 from statelesschat.rewards.text import Text
@@ -57,34 +56,20 @@ def decode_bytes(
     flat, offsets = jnp.asarray(vocabulary.flat), jnp.asarray(vocabulary.offsets)
     first = offsets[ids]
     counts = jnp.where(known, offsets[ids + 1] - first, 0)
-    ends = _running_sums(counts)
+    ends = jnp.cumsum(counts, dtype=jnp.int32)
     begins = ends - counts
     # Byte s of the text is flat[s + shift of its id]. Differences of shifts, put where the ids begin, add up to them;
     # those of ids without bytes fall on the place of the next id and cancel out.
     steps = jnp.diff(first - begins, prepend=jnp.zeros(1, jnp.int32))
-    # Place s is held in row s % 4, column s // 4: most of the adding up is then of whole rows.
+    # Place s is held in row s % 4, column s // 4, so that most of the adding up is of whole rows: XLA's cumsum goes one
+    # by one on a CPU, and took most of the time.
     columns = -(-size // _ROWS)
     places = jnp.where(begins < size, begins % _ROWS * columns + begins // _ROWS, _ROWS * columns)
     steps = jnp.zeros(_ROWS * columns, jnp.int32).at[places].add(steps, mode="drop").reshape(_ROWS, columns)
-    rows = _sums_down(steps)
-    before = _running_sums(rows[-1]) - rows[-1]
-    source = rows + before[None] + jnp.arange(_ROWS * columns, dtype=jnp.int32).reshape(columns, _ROWS).T
-    source = lax.optimization_barrier(jnp.clip(source, 0, flat.shape[0] - 1))
-    found = flat.at[source].get(mode="promise_in_bounds").T.ravel()[:size]
-    return Text(found, jnp.int32(0), jnp.sum(counts, dtype=jnp.int32))
-
-
-def _running_sums(values: Int[Array, "N"]) -> Int[Array, "N"]:
-    """As cumsum, which XLA makes one by one on a CPU; four by four it takes less than half the time."""
-    columns = -(-values.shape[0] // _ROWS)
-    padded = jnp.concatenate([values, jnp.zeros(_ROWS * columns - values.shape[0], jnp.int32)])
-    rows = _sums_down(padded.reshape(columns, _ROWS).T)
-    before = jnp.cumsum(rows[-1], dtype=jnp.int32) - rows[-1]
-    return (lax.optimization_barrier(rows) + before[None]).T.ravel()[: values.shape[0]]
-
-
-def _sums_down(rows: Int[Array, "4 N"]) -> Int[Array, "4 N"]:
-    sums = [rows[0]]
-    for row in range(1, _ROWS):
-        sums.append(sums[-1] + rows[row])
-    return jnp.stack(sums)
+    columnwise = jnp.sum(steps, axis=0, dtype=jnp.int32)
+    source = jnp.cumsum(columnwise, dtype=jnp.int32) - columnwise + jnp.arange(columns, dtype=jnp.int32) * _ROWS
+    found = []
+    for row in range(_ROWS):
+        source = source + steps[row]
+        found.append(flat.at[jnp.clip(source + row, 0, flat.shape[0] - 1)].get(mode="promise_in_bounds"))
+    return Text(jnp.stack(found, axis=1).ravel()[:size], jnp.int32(0), jnp.sum(counts, dtype=jnp.int32))
