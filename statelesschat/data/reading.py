@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from statelesschat.core.types import Role
 from statelesschat.data.options import PROMPTS, RowError, RowOptions
 
 _SHOWN = 20  # columns that a message lists
@@ -38,6 +39,11 @@ def _read(index: int, raw: Any, options: RowOptions) -> Row:
     value, script = fields[name], None
     if value is None:
         raise ValueError(f"{name} is None; give a prompt in every row")
+    if name == "prompt_ids" and not len(value):
+        raise ValueError("prompt_ids is empty; give at least one id")
+    last = value[-1] if isinstance(value, list | tuple) and value else None
+    if isinstance(last, Mapping) and last.get("role") == options.codec.config.template.roles[Role.ASSISTANT]:
+        raise ValueError("the history ends in an answer, so nothing is asked; leave the answer out")
     if name == "turns":
         value, script = _turns(value)
     prompt = {"prompt_ids": value} if name == "prompt_ids" else {"prompt": value}

@@ -112,6 +112,8 @@ def combine(
         own: what the combinator keeps in the state at the beginning of a conversation: a pytree of numpy scalars or
             arrays. Its entry has their structure, shapes and dtypes for ever.
     """
+    if not all(hasattr(env, name) for name in Env._fields):
+        raise TypeError(f"a {type(env).__name__} is no environment; begin with chat_env(config)")
     own = jax.tree.map(np.asarray, own)
     return Env(
         Partial(_combined_init, env.init, own),
@@ -133,13 +135,15 @@ def as_partial(function: Callable[..., Any]) -> Partial:
     return function if isinstance(function, Partial) else Partial(function)
 
 
-def begin(env: Env, data: ChatData, key: PRNGKeyArray) -> EnvState:
+def begin(env: Env, data: ChatData, key: PRNGKeyArray | int) -> EnvState:
     """States at their first prompts for data with a leading axis B, each with a key of its own split from ``key``.
+
+    ``key`` is a key of `jax.random`, or an int seed. The conversations themselves are ``states.chat``.
 
     Blank buffers are broadcast here, once; inside loops use `restart`.
     """
     _check_batched(data)
-    return _begin(env, data, key)
+    return _begin(env, data, jax.random.key(key) if isinstance(key, int) else key)
 
 
 @jax.jit
@@ -204,6 +208,8 @@ def _combined_reset(
 def _combined_step(
     step: Callable[..., EnvState], combined: Callable[..., Any], arrays: Any, state: EnvState, action: Any
 ) -> EnvState:
+    if not state.inner:
+        raise ValueError("these states are of another environment, with fewer combinators; begin(env, data, key) anew")
     inner, own = _popped(state)
     return _pushed(*combined(step, arrays, own, inner, action))
 

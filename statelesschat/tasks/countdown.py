@@ -1,6 +1,5 @@
 """Countdown: reach a target with each of a few numbers once, by + - * / and brackets, one turn."""
 
-import itertools
 import operator
 import random
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from statelesschat.envs.combinators import with_reward, with_stop
 from statelesschat.envs.env import Env, chat_env
 from statelesschat.rewards.expression import makes_target
 from statelesschat.rewards.response import response_text
-from statelesschat.rewards.text import between
+from statelesschat.rewards.text import between, cut, find_last
 from statelesschat.rewards.tokens import TokenBytes
 from statelesschat.tasks.judging import judged
 from statelesschat.tasks.task import Task, assemble, codec_for
@@ -28,6 +27,7 @@ SYSTEM_PROMPT = (
     "tags: <answer>(1 + 2) * 3</answer>"
 )
 MOST, LARGEST, FARTHEST = 6, 9999, 2**24 - 1  # how many numbers, how large they, and how far the target
+_PATIENCE = 2_000  # tries without a new puzzle, after which there are hardly any left
 _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
@@ -59,8 +59,9 @@ def make(
 ) -> tuple[Env, Table]:
     """Environment and table of countdown puzzles.
 
-    The reward is 1.0 where the last ``<answer>…</answer>`` of the answer is an expression that uses each number once
-    and is exactly the target (`rewards.makes_target`), else 0.0; the episode is over after one answer.
+    The reward is 1.0 where the last ``<answer>…</answer>`` of the answer, behind its thoughts if it has any, is an
+    expression that uses each number once and is exactly the target (`rewards.makes_target`), else 0.0; the episode is
+    over after one answer.
 
     Args:
         tokenizer: what `load_tokenizer` takes; or a `Codec`, whose config is then used as it is.
@@ -107,18 +108,22 @@ def puzzles(count: int, split: str = "train", numbers: int = 4, seed: int = 0) -
         raise ValueError(f"numbers={numbers!r}; give 2 to {MOST}")
     rng = random.Random(f"{seed}/{numbers}")
     found: dict[tuple[tuple[int, ...], int], Puzzle] = {}
-    for tries in itertools.count():
-        if len(found) == count:
-            break
-        if tries > 1000 * count + 100_000:
-            raise ValueError(f"{count} puzzles of {numbers} numbers cannot be found; ask for fewer, or more numbers")
+    barren = 0  # tries since the last new puzzle
+    while len(found) < count:
+        barren += 1
+        if barren > _PATIENCE:
+            raise ValueError(
+                f"{count} puzzles of {numbers} numbers: {len(found)} were found, and no other in {_PATIENCE} tries; "
+                "ask for fewer, or for more numbers"
+            )
         puzzle = _puzzle([rng.randint(1, 99) for _ in range(numbers)], rng)
         if puzzle is None:
             continue
         key = tuple(sorted(puzzle.numbers)), puzzle.target
         held_out = random.Random(repr(key)).random() < 0.1
-        if held_out == (split == "test"):
-            found.setdefault(key, puzzle)
+        if held_out == (split == "test") and key not in found:
+            found[key] = puzzle
+            barren = 0
     return list(found.values())
 
 
@@ -174,8 +179,10 @@ def make_env(codec: Codec, vocabulary: TokenBytes) -> Env:
 def _reward(vocabulary: TokenBytes, state: ChatState, action: Action) -> Float[Array, ""]:
     text = response_text(state, vocabulary)
     given: Given = state.info.task
+    thought = find_last(text, "</think>")  # what is thought is no answer
+    said = cut(text, jnp.where(thought < 0, 0, thought + len("</think>")))
     right = makes_target(
-        between(text, "<answer>", "</answer>"), given.numbers, given.size, given.target, largest=LARGEST
+        between(said, "<answer>", "</answer>"), given.numbers, given.size, given.target, largest=LARGEST
     )
     return judged(text, jnp.where(right, jnp.float32(1), jnp.float32(0)))
 

@@ -30,8 +30,8 @@ def make(tokenizer: Any, source: Any, *, rows: Mapping[str, Any] | None = None, 
         source: a JSONL file's path, a ``datasets.Dataset``, a dataset's name or folder, or an iterable of dicts. Each
             row holds ``question``, and the gold answer as ``gold``, or as ``answer``, where it is what stands behind
             the last ``####`` if there is one.
-        rows: options of `from_dataset` and its kin: ``{"split": "train", "name": "main", "limit": 100, "on_long":
-            "drop"}``.
+        rows: how rows are read, as `from_dataset` and its kin have it: ``split``, ``name``, ``limit``, ``on_long``,
+            ``width``, and ``columns``, as in ``{"question": "frage"}``, where yours have other names.
         **options: of `make_config`: a system prompt, limits, a chat template.
 
     Returns:

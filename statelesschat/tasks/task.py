@@ -21,6 +21,7 @@ from statelesschat.text.configure import make_config
 from statelesschat.text.tokenizer import load_tokenizer
 from statelesschat.text.vocabulary import token_bytes
 
+_ROW_OPTIONS = ("columns", "split", "name", "limit", "on_long", "width", "progress")
 PLACE = "row of the source"  # the field under which a row knows its index
 
 
@@ -55,14 +56,23 @@ def codec_for(task: Task, tokenizer: Any, options: Mapping[str, Any]) -> Codec:
 
 def assemble(task: Task, codec: Codec, source: Any, options: Mapping[str, Any]) -> tuple[Env, Table]:
     """Environment and table of rows from anywhere: a file's path, a Hugging Face dataset or its name, any iterable."""
+    unknown = [name for name in options if name not in _ROW_OPTIONS]
+    if unknown:
+        raise ValueError(
+            f"rows has {', '.join(unknown)}, which a task makes itself; it may hold {', '.join(_ROW_OPTIONS)}"
+        )
+    columns = dict(options.get("columns") or {})
     numbers = itertools.count()
 
     def read(raw: Any) -> Mapping[str, Any]:
         number = next(numbers)
         if not isinstance(raw, Mapping):
             raise RowError(f"a row is a dict with {task.columns}, not a {type(raw).__name__}")
+        missing = [theirs for theirs in columns.values() if theirs not in raw]
+        if missing:
+            raise RowError(f"no column {', '.join(map(str, missing))}; there are {', '.join(map(str, raw)) or 'none'}")
         try:
-            return {**task.read(raw), PLACE: number}
+            return {**task.read({**raw, **{ours: raw[theirs] for ours, theirs in columns.items()}}), PLACE: number}
         except (ValueError, TypeError) as error:
             raise RowError(str(error)) from None
 
@@ -72,7 +82,7 @@ def assemble(task: Task, codec: Codec, source: Any, options: Mapping[str, Any]) 
         except NumberError as error:
             raise RowError(f"the gold answer {error.reason}", rows[error.row][PLACE]) from None
 
-    chosen: dict[str, Any] = {"map": read, "collate": collate, **options}
+    chosen: dict[str, Any] = {**options, "map": read, "collate": collate, "columns": None}
     return task.env(codec, token_bytes(codec.tokenizer)), _opener(source)(source, codec, **chosen)
 
 

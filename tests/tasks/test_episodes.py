@@ -216,3 +216,27 @@ def test_every_labelled_answer_is_judged_as_its_label_says() -> None:
         env, states, codec.encode_actions([row["solution"] for row in rows])
     )
     assert (np.asarray(states.reward) == 1).tolist() == [row["is_correct"] for row in rows]
+
+
+def test_rows_with_other_names_and_options_that_are_not_the_callers() -> None:
+    rows = [{"frage": row["question"], "loesung": row["answer"]} for row in SOLUTIONS]
+    _, table = gsm8k.make(None, rows, rows={"columns": {"question": "frage", "answer": "loesung"}})
+    chex.assert_trees_all_equal(table, gsm8k.make(None, SOLUTIONS)[1])
+    with pytest.raises(ValueError, match="row 0: no column solution; there are frage, loesung"):
+        gsm8k.make(None, rows, rows={"columns": {"answer": "solution"}})
+    with pytest.raises(ValueError, match="rows has map, .* columns, split"):
+        gsm8k.make(None, rows, rows={"map": dict})
+
+
+def test_puzzles_that_cannot_be_found_are_given_up() -> None:
+    with pytest.raises(ValueError, match="ask for fewer"):
+        countdown.puzzles(10**6, numbers=2)
+
+
+def test_an_expression_that_was_only_thought_is_no_answer() -> None:
+    env, table = countdown.make(None, [{"nums": [2, 3], "target": 6}] * 2)
+    states = sc.begin(env, table, 0)
+    codec = sc.Codec(sc.load_tokenizer(None), states.chat.config)
+    said = ["<think><answer>2*3</answer></think> I give up.", "<think>?</think><answer>2*3</answer>"]
+    assert jax.vmap(env.step)(states, codec.encode_actions(said)).reward.tolist() == [0, 1]
+    assert codec.decode_history(states)[0][-1]["content"] == "Numbers: 2, 3. Target: 6."
