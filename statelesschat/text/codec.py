@@ -213,7 +213,7 @@ class Codec:
 
     def decode_text(self, states: ChatState) -> list[str]:
         """The conversations as text, control tokens written out; one string for each row."""
-        return decode_texts(self.writer, _chat_of(states))
+        return decode_texts(self.writer, states)
 
     def decode_history(self, states: ChatState, *, calls: bool = True) -> list[list[dict[str, Any]]]:
         """The conversations as message dicts, contents as they went in, up to normaliser and template transform.
@@ -223,7 +223,7 @@ class Codec:
         ``finish_reason``: ``"stop"``, ``"length"`` or ``"open"``. A prompt given as ids is one message with the role
         ``"prompt"``.
         """
-        return decode_histories(self.writer, _chat_of(states), calls)
+        return decode_histories(self.writer, states, calls)
 
     def decode_responses(self, states: ChatState) -> list[str]:
         """Each conversation's latest answer as text, for rewards and tools between turns.
@@ -242,7 +242,7 @@ class Codec:
             >>> codec.decode_responses(states)
             ['5', 'two']
         """
-        return decode_responses(self.writer, _chat_of(states))
+        return decode_responses(self.writer, states)
 
     def decode_messages(self, messages: Message) -> list[dict[str, str]]:
         """Messages as dicts, the inverse of `encode_messages`."""
@@ -338,11 +338,6 @@ class Codec:
         for row, (values, ids) in enumerate(zip(per_row(logprobs, len(sequences), "logprobs"), sequences, strict=True)):
             padded[row, : len(ids)] = in_row(row, functools.partial(logprobs_of, values, len(ids)))
         return padded
-
-
-def _chat_of(states: Any) -> ChatState:
-    """Conversations, also those in the states of an environment."""
-    return states if isinstance(states, ChatState) else states.chat
 
 
 def _table(kinds: Sequence[int], block: Written) -> np.ndarray:

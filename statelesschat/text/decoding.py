@@ -18,6 +18,7 @@ from statelesschat.text.writer import ANSWERS, Writer
 
 def decode_texts(writer: Writer, states: ChatState) -> list[str]:
     """Each conversation as text, control tokens written out."""
+    states = _chat_of(states)
     tokens, counts = _batched(states.tokens, 1), np.atleast_1d(np.asarray(states.length))
     sequences = [row[:n].tolist() for row, n in zip(tokens, counts, strict=True)]
     return writer.pieces.decode(sequences, first=True)
@@ -25,6 +26,7 @@ def decode_texts(writer: Writer, states: ChatState) -> list[str]:
 
 def decode_histories(writer: Writer, states: ChatState, calls: bool) -> list[list[dict[str, Any]]]:
     """Each conversation as message dicts, read from its ids and its message table."""
+    states = _chat_of(states)
     tokens, tables = _batched(states.tokens, 1), _batched(states.table, 2)
     counts = np.atleast_1d(np.asarray(states.num_messages))
     spots = [(row, table[i]) for row, (table, n) in enumerate(zip(tables, counts, strict=True)) for i in range(n)]
@@ -48,6 +50,7 @@ def decode_histories(writer: Writer, states: ChatState, calls: bool) -> list[lis
 
 def decode_responses(writer: Writer, states: ChatState) -> list[str]:
     """Each conversation's latest answer as text; of the buffers only its ids leave the device."""
+    states = _chat_of(states)
     batched = states.tokens.ndim > 1
     tables, messages = states.table if batched else states.table[None], jnp.atleast_1d(states.num_messages)
     starts, ends, finishes = np.asarray(_latest_answers(tables, messages)).T
@@ -79,6 +82,11 @@ def _stretches(tokens: Int[Array, "B L"], starts: Int[Array, "B"], width: int) -
     """``width`` ids of each row from its start; of what lies beyond the buffer the last id."""
     places = starts[:, None] + jnp.arange(width, dtype=jnp.int32)[None]
     return jnp.take_along_axis(tokens, jnp.minimum(places, tokens.shape[1] - 1), axis=1)
+
+
+def _chat_of(states: Any) -> ChatState:
+    """Conversations, also those in the states of an environment."""
+    return states if isinstance(states, ChatState) else states.chat
 
 
 def _message_content(writer: Writer, kind: int, text: str) -> dict[str, str]:
