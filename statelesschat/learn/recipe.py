@@ -1,0 +1,104 @@
+"""What a training run is made of, checked on the host before anything is compiled."""
+
+import dataclasses
+from typing import Any, Literal
+
+from statelesschat.core.config import ChatConfig, Static
+from statelesschat.learn.credit import BASELINES, Baseline
+from statelesschat.learn.losses import Normalise
+from statelesschat.learn.windows import bucket_widths
+from statelesschat.policies.distribution import Sampling
+from statelesschat.policies.model import Model
+from statelesschat.policies.sampler import Sampler, sampler
+from statelesschat.rewards.kl import Estimator
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe(Static):
+    """A training run: model, optimiser, and how much of what in an update. A constant of jit.
+
+    Raises:
+        ValueError: for choices that do not go together, saying which to change.
+    """
+
+    model: Model
+    config: ChatConfig  # of the environment's states; it has to store log-probabilities
+    optimizer: Any  # an `optax.GradientTransformation`
+    batch: int = 64  # conversations at once, B
+    repeats: int = 8  # of them begin with the same prompt; B is a multiple of it
+    turns: int | None = None  # answers to a row in an update; None: max_turns, so that every conversation ends in one
+    sampling: Sampling = Sampling()  # only a temperature
+    max_tokens: int | None = None  # ids of an answer; None: max_response_len
+    chunk: int | None = None  # see `sampler`
+    loss: Literal["grpo", "reinforce"] = "grpo"
+    baseline: Baseline = "group_scaled"  # what a turn's return is compared with
+    discount: float = 1.0  # of what later turns bring, for each turn
+    normalise: Normalise = "token"
+    clip: tuple[float, float] | None = (0.2, 0.2)  # of the ratio, for "grpo"
+    kl_coefficient: float = 0.0  # of the KL to the params at the beginning, for "grpo"
+    kl_estimator: Estimator = "k3"
+    epochs: int = 1  # updates of the params from one batch of conversations
+    microbatch: int | None = None  # rows whose gradient is computed at once, dividing B; None: all
+    buckets: tuple[int, ...] | None = None  # widths of windows; None: `bucket_widths`
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        for name in (
+            "batch",
+            "repeats",
+            "epochs",
+            *(n for n in ("turns", "microbatch") if getattr(self, n) is not None),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}; give a whole number from 1 on")
+        if self.loss not in ("grpo", "reinforce"):
+            raise ValueError(f"loss={self.loss!r}; give 'grpo' or 'reinforce'")
+        if self.baseline not in BASELINES:
+            raise ValueError(f"baseline={self.baseline!r}; give one of {', '.join(BASELINES)}")
+        if self.baseline.startswith("group") and self.repeats < 2:
+            raise ValueError(
+                f"repeats={self.repeats} with baseline={self.baseline!r}: in a group of one there is nothing to "
+                "compare; give repeats=2 or more, or baseline='batch'"
+            )
+        if self.batch % self.repeats:
+            raise ValueError(f"batch={self.batch} is no multiple of repeats={self.repeats}; groups would be torn apart")
+        if self.batch % self.rows_at_once:
+            raise ValueError(f"batch={self.batch} is no multiple of microbatch={self.microbatch}")
+        if not self.config.store_logprobs:
+            raise ValueError("the config stores no log-probabilities; make the environment with store_logprobs=True")
+        if self.sampling.greedy or self.sampling != Sampling(self.sampling.temperature):
+            raise ValueError(
+                f"{self.sampling}: a policy that learns from its samples needs a temperature above 0, and neither "
+                "top_k, top_p nor min_p, under which ids that were not sampled have no probability to compare"
+            )
+        if self.kl_coefficient and (self.loss != "grpo" or self.kl_estimator == "k1" or self.kl_coefficient < 0):
+            raise ValueError("kl_coefficient takes a number from 0 on, loss='grpo', and kl_estimator 'k2' or 'k3'")
+        if self.loss == "reinforce" and self.epochs > 1:
+            raise ValueError("epochs above 1 need loss='grpo': only its ratio knows that the policy has moved on")
+        widths = self.widths
+        if list(widths) != sorted(set(widths)) or widths[0] < 2 or widths[-1] != self.config.capacity:
+            raise ValueError(
+                f"buckets={widths}; give rising widths from 2 on, the last one the capacity, {self.config.capacity}"
+            )
+        self.policy()  # raises for the model, max_tokens and chunk
+
+    @property
+    def num_turns(self) -> int:
+        """Answers to a row in an update."""
+        return self.config.max_turns if self.turns is None else self.turns
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows whose gradient is computed at once."""
+        return self.batch if self.microbatch is None else self.microbatch
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of windows."""
+        return bucket_widths(self.config.capacity) if self.buckets is None else tuple(self.buckets)
+
+    def policy(self, sampling: Sampling | None = None) -> Sampler:
+        """The sampler that trains, or one that samples otherwise, as for an evaluation."""
+        chosen = self.sampling if sampling is None else sampling
+        return sampler(self.model, self.config, chosen, max_tokens=self.max_tokens, chunk=self.chunk)

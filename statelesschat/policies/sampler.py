@@ -1,0 +1,240 @@
+"""Any causal model as a policy: answers sampled on device, with a cache that is kept across turns."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from statelesschat.core.config import ChatConfig, Static
+from statelesschat.core.types import Action, ChatState, Count
+from statelesschat.core.views import remaining
+from statelesschat.envs.env import Bound, EnvState
+from statelesschat.policies.distribution import Sampling, logprobs_of, sampling_logprobs
+from statelesschat.policies.model import Cache, Model, check_params
+
+_CHUNK = 256  # ids of a row that are fed at once where nothing is sampled
+
+
+class Memory(NamedTuple):
+    """What a sampler keeps between the turns of a batch."""
+
+    cache: Cache
+    cached: Int[Array, "B"]  # int32, ids of each conversation that the cache holds, counted from its beginning
+    sampling_logprobs: Float[Array, "B R"]  # float32, nats, of the last answers under the sampling distribution
+    model_logprobs: Float[Array, "B R"]  # float32, nats, of the same ids under the model
+
+
+class Sampler(NamedTuple):
+    """A `Policy` of a model: two pure functions of a batch of states, and a pytree."""
+
+    init: Partial  # (params, states) -> Memory
+    act: Partial  # (params, memory, key, states) -> (memory, Action)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan(Static):
+    model: Model
+    config: ChatConfig
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    stored: str
+    chunk: int
+
+
+def sampler(
+    model: Model,
+    config: ChatConfig,
+    sampling: Sampling | None = None,
+    *,
+    max_tokens: int | None = None,
+    stop_ids: tuple[int, ...] = (),
+    stored_logprobs: str = "sampling",
+    chunk: int | None = None,
+) -> Sampler:
+    """A policy that answers by sampling from a model.
+
+    A conversation only grows, so each id is fed once: the cache is kept from turn to turn, and an answer begins with
+    feeding what was written since the last one. Rows may be of any lengths. An answer ends with a stop id, which is
+    part of it, or where its budget ends: ``max_tokens``, or what is left of the capacity. The loop ends when all rows
+    have ended. Rows that are done, or that no answer is open in, get an answer of length 0. One trace serves every
+    turn.
+
+    A row that was begun anew (its ``turn`` is 0 and nothing is sampled) is fed from its beginning. A conversation that
+    was rewound needs a new ``init``.
+
+    Args:
+        model: `transformer`, an adapter's, or your own `Model`.
+        config: the conversations'. Ids the tokenizer does not have (logits from ``template.vocab_size`` on) are never
+            sampled and count in no log-probability.
+        sampling: temperature and the rest; None: from the model's own distribution.
+        max_tokens: ids of an answer, R, at most ``config.max_response_len``, which is the default.
+        stop_ids: further ids that end an answer; the template's own always do.
+        stored_logprobs: which log-probabilities go into the action, where the config stores them: ``"sampling"``, under
+            the distribution that was sampled from, as an importance ratio needs; or ``"model"``. Both are in `Memory`.
+        chunk: ids of a row that are fed at once before an answer; by default what a prompt or a message may have,
+            at most 256.
+
+    Raises:
+        ValueError: here, for a model with fewer ids than the tokenizer and for options that cannot be; and at trace,
+            for params that do not fit the model.
+
+    Example:
+        >>> import jax, statelesschat as sc
+        >>> from statelesschat.policies import TransformerConfig, init_params, sampler, transformer
+        >>> env, table = sc.tasks.arithmetic.make(None, 4)
+        >>> states = sc.begin(env, table, 0)
+        >>> config = TransformerConfig(vocab_size=259)
+        >>> policy = sampler(transformer(config), states.chat.config)
+        >>> params = init_params(config, jax.random.key(0))
+        >>> states, turns = sc.rollout(env, policy, params, states, jax.random.key(1), num_turns=2)
+        >>> states.chat.turn.tolist(), turns.reward.shape
+        ([2, 2, 2, 2], (2, 4))
+    """
+    vocab = config.template.vocab_size
+    if model.vocab_size < vocab:
+        raise ValueError(
+            f"the model has logits for {model.vocab_size} ids, the tokenizer has {vocab}; others could "
+            "be neither read nor written. Use the model's own tokenizer, or a model with a larger vocabulary"
+        )
+    limit = config.max_response_len if max_tokens is None else max_tokens
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= config.max_response_len:
+        raise ValueError(
+            f"max_tokens={max_tokens!r}; give 1 to {config.max_response_len}, or a config with more max_response_len"
+        )
+    strange = [i for i in stop_ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < vocab]
+    if strange:
+        raise ValueError(f"stop_ids {strange}: the tokenizer's ids are whole numbers below {vocab}")
+    if stored_logprobs not in ("sampling", "model"):
+        raise ValueError(f"stored_logprobs={stored_logprobs!r}; give 'sampling' or 'model'")
+    width = min(_CHUNK, max(config.max_prompt_len, config.max_message_len)) if chunk is None else chunk
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise ValueError(f"chunk={chunk!r}; give a whole number of ids from 1 on")
+    stops = tuple(sorted({*config.template.stop_ids, *stop_ids}))
+    plan = _Plan(model, config, sampling or Sampling(), limit, stops, stored_logprobs, min(width, config.capacity))
+    return Sampler(Partial(Bound(_init, (plan,))), Partial(Bound(_act, (plan,))))
+
+
+def _init(plan: _Plan, params: Any, states: EnvState | ChatState) -> Memory:
+    check_params(plan.model, params)
+    chat = _chat(plan, states)
+    batch = chat.counts.shape[0]
+    blank = jnp.zeros((batch, plan.max_tokens), jnp.float32)
+    cache = plan.model.init_cache(batch, plan.config.capacity + plan.chunk)
+    return Memory(cache, jnp.zeros(batch, jnp.int32), blank, blank)
+
+
+def _act(
+    plan: _Plan, params: Any, memory: Memory, key: PRNGKeyArray, states: EnvState | ChatState
+) -> tuple[Memory, Action]:
+    chat = _chat(plan, states)
+    answers = ~chat.done & chat.awaits_answer
+    budget = jnp.where(answers, jnp.minimum(jax.vmap(remaining)(chat), plan.max_tokens), 0)
+    anew = (chat.turn == 0) & (chat.counts[:, Count.SAMPLED] < 0)
+    # The last id is fed for the answer's first logits, so at most the ids before it count as cached.
+    cached = jnp.clip(jnp.where(anew, 0, memory.cached), 0, jnp.maximum(chat.length - 1, 0))
+    cache, cached = _fed(plan, params, memory.cache, cached, chat, budget > 0)
+    cache, answer = _answered(plan, params, cache, chat, budget, key)
+    stored = answer.sampling_logprobs if plan.stored == "sampling" else answer.model_logprobs
+    action = Action(
+        tokens=answer.tokens,
+        length=answer.length,
+        logprobs=stored if plan.config.store_logprobs else None,
+        finished=jnp.ones_like(chat.done),
+    )
+    # The last id of an answer has not been fed: nothing has asked what comes after it.
+    cached = jnp.where(answer.length > 0, chat.length + answer.length - 1, cached)
+    return Memory(cache, cached, answer.sampling_logprobs, answer.model_logprobs), action
+
+
+def _fed(
+    plan: _Plan, params: Any, cache: Cache, cached: Int[Array, "B"], chat: ChatState, wanted: Bool[Array, "B"]
+) -> tuple[Cache, Int[Array, "B"]]:
+    """Feed what the cache lacks of the conversations, up to their last id but one."""
+    goal = jnp.where(wanted, chat.length - 1, cached)
+    offsets = jnp.arange(plan.chunk, dtype=jnp.int32)
+
+    def feed(carry: tuple[Cache, Array]) -> tuple[Cache, Array]:
+        cache, cached = carry
+        positions = cached[:, None] + offsets[None, :]
+        tokens = jnp.take_along_axis(chat.tokens, positions, axis=1, mode="clip")
+        _, cache = plan.model.apply(params, _known(plan, tokens), positions, cache)
+        return cache, jnp.minimum(cached + plan.chunk, goal)
+
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[1] < goal), feed, (cache, cached))
+
+
+class _Answer(NamedTuple):
+    tokens: Int[Array, "B R"]
+    length: Int[Array, "B"]
+    sampling_logprobs: Float[Array, "B R"]
+    model_logprobs: Float[Array, "B R"]
+
+
+def _answered(
+    plan: _Plan, params: Any, cache: Cache, chat: ChatState, budget: Int[Array, "B"], key: PRNGKeyArray
+) -> tuple[Cache, _Answer]:
+    """Sample id after id until every row has ended. Rows that have ended feed their last id again, in its place."""
+    batch, width = chat.counts.shape[0], plan.max_tokens
+    stops = jnp.asarray(plan.stop_ids, jnp.int32)
+    position = jnp.maximum(chat.length - 1, 0)
+    last = jnp.take_along_axis(chat.tokens, position[:, None], axis=1)[:, 0]
+    blank = jnp.zeros((batch, width), jnp.float32)
+    answer = _Answer(
+        jnp.full((batch, width), plan.config.template.pad_id, jnp.int32), jnp.zeros(batch, jnp.int32), blank, blank
+    )
+
+    def goes_on(carry: Any) -> Array:
+        return jnp.any(carry[0])
+
+    def sample(carry: Any) -> Any:
+        active, index, token, position, cache, answer = carry
+        logits, cache = plan.model.apply(params, _known(plan, token[:, None]), position[:, None], cache)
+        logits = real_logits(logits[:, 0], plan.config)
+        under_sampling = sampling_logprobs(logits, plan.sampling)
+        if plan.sampling.greedy:
+            chosen = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        else:
+            chosen = jax.random.categorical(jax.random.fold_in(key, index), under_sampling).astype(jnp.int32)
+        under_model = jax.nn.log_softmax(logits, axis=-1)
+
+        def put(column: Array, values: Array) -> Array:
+            kept = jax.lax.dynamic_index_in_dim(column, index, 1, keepdims=False)
+            return jax.lax.dynamic_update_index_in_dim(column, jnp.where(active, values, kept), index, 1)
+
+        answer = _Answer(
+            tokens=put(answer.tokens, chosen),
+            length=answer.length + active.astype(jnp.int32),
+            sampling_logprobs=put(answer.sampling_logprobs, logprobs_of(under_sampling, chosen)),
+            model_logprobs=put(answer.model_logprobs, logprobs_of(under_model, chosen)),
+        )
+        ended = jnp.any(chosen[:, None] == stops[None, :], axis=1)
+        active = active & ~ended & (answer.length < budget)
+        token, position = jnp.where(active, chosen, token), position + active.astype(jnp.int32)
+        return active, index + 1, token, position, cache, answer
+
+    carry = budget > 0, jnp.int32(0), last, position, cache, answer
+    *_, cache, answer = jax.lax.while_loop(goes_on, sample, carry)
+    return cache, answer
+
+
+def real_logits(logits: Float[Array, "... V"], config: ChatConfig) -> Float[Array, "... V"]:
+    """The logits of ids that the tokenizer has, float32; models often have some more, for the sake of alignment."""
+    return logits[..., : config.template.vocab_size].astype(jnp.float32)
+
+
+def _known(plan: _Plan, tokens: Array) -> Array:
+    """Ids a model can look up; what lies beyond a row's length may be anything."""
+    return jnp.clip(tokens, 0, plan.model.vocab_size - 1)
+
+
+def _chat(plan: _Plan, states: EnvState | ChatState) -> ChatState:
+    chat = states.chat if isinstance(states, EnvState) else states
+    if chat.config != plan.config:
+        raise ValueError("these states are of another config than this sampler; make it with states.chat.config")
+    if chat.counts.ndim != 2:
+        raise ValueError("a policy takes a batch of states; begin(env, data, key) gives one")
+    return chat
