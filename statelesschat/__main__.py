@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -182,6 +183,93 @@ def template(
     if not as_json:
         print_look(found, described)
     raise typer.Exit(0 if found.compiles else 1)
+
+
+@app.command()
+def train(
+    task: Annotated[str, typer.Option(help="What to learn; the built-in model learns arithmetic.")] = "arithmetic",
+    seed: Annotated[int, typer.Option(help="Of the params, the problems' order and all sampling.")] = 0,
+    updates: Annotated[
+        int | None, typer.Option(help="Updates of reinforcement learning, a multiple of 10. Without it: 300.")
+    ] = None,
+    warm_up: Annotated[
+        int | None, typer.Option(help="Updates of imitation before them, a multiple of 50. Without it: 400.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=2, help="Conversations to an update. Without it: 1024.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Conversations that begin with the same problem. Without it: 8.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="At its peak. Without it: 0.01.")] = None,
+    held_out: Annotated[
+        int | None, typer.Option(min=1, help="Held-out problems to evaluate on. Without it: 512.")
+    ] = None,
+    max_operand: Annotated[int | None, typer.Option(help="Largest operand. Without it: 99.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Where everything is kept. Without it: runs/TASK-SEED-TIME, here."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, given the options it was begun with.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")] = False,
+) -> None:
+    """Train a small transformer from random params on sums and differences, with a second try after a wrong answer.
+
+    First it imitates some answers, then reinforcement learning goes on where rewards are all it gets. Held-out problems
+    are never trained on; their mean reward is told for random params, before and after reinforcement learning.
+
+    The folder holds config.json, metrics.jsonl (a line for each update), conversations.jsonl (held-out ones, with their
+    rewards) and checkpoints. Ctrl-C stops after the updates that are running, and leaves a checkpoint; --resume goes on
+    from it exactly.
+
+    Exit code: 0 at the end, 1 where a loss was not finite, 2 for options that cannot be, 130 after Ctrl-C.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    try:
+        from statelesschat.learn.checkpoint import CheckpointError
+        from statelesschat.runs.folder import FolderError, RunFolder
+        from statelesschat.runs.job import Interrupted, NotFinite, train_run
+        from statelesschat.runs.setup import OptionError, Options
+        from statelesschat.runs.showing import display, print_summary
+    except ModuleNotFoundError as error:
+        if error.name not in ("flax", "optax", "orbax"):
+            raise
+        print(f"training needs {error.name}; install it with: pip install 'statelesschat[train]'", file=sys.stderr)
+        print("without it, replay, template and score run: statelesschat --help", file=sys.stderr)
+        raise typer.Exit(2) from None
+    given = {
+        "updates": updates, "warm_up": warm_up, "batch": batch, "repeats": repeats, "learning_rate": learning_rate,
+        "held_out": held_out, "max_operand": max_operand,
+    }  # fmt: skip
+    options = Options(task=task, seed=seed, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    if resume and out is None:
+        print("--resume goes on with the run in a folder; give it as --out", file=sys.stderr)
+        raise typer.Exit(2)
+    folder = out or f"runs/{task}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        with display() as show:
+            summary = train_run(options, folder, resume, show)
+    except (OptionError, FolderError, CheckpointError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+    except NotFinite as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    except Interrupted as stopped:
+        told = "nothing was kept yet" if not stopped.folder else (
+            f"the checkpoint in {stopped.folder} holds {stopped.update} updates; go on with the same options, "
+            f"--out {stopped.folder} and --resume"
+        )  # fmt: skip
+        print(f"interrupted; {told}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        print(f"interrupted; what was saved before is in {folder}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(summary.as_json()))
+        return
+    kept = RunFolder(folder)
+    print_summary(summary, kept.samples(("before", "after"), 3), [line["reward"] for line in kept.metrics()])
 
 
 class _Verdicts(enum.StrEnum):

@@ -14,11 +14,15 @@ from statelesschat.envs.env import Env, EnvState, restart
 class Policy(Protocol):
     """A pair of pure functions of a *batch* of states."""
 
-    init: Callable[[Any, EnvState], Any]
-    """``(params, states) -> carry``, as a cache."""
+    @property
+    def init(self) -> Callable[[Any, EnvState], Any]:
+        """``(params, states) -> carry``, as a cache."""
+        ...
 
-    act: Callable[[Any, Any, PRNGKeyArray, EnvState], tuple[Any, Action]]
-    """``(params, carry, key, states) -> (carry, action)``. Rows that are done or wait may be given anything."""
+    @property
+    def act(self) -> Callable[[Any, Any, PRNGKeyArray, EnvState], tuple[Any, Action]]:
+        """``(params, carry, key, states) -> (carry, action)``. Rows that are done or wait may be given anything."""
+        ...
 
 
 class Turn(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from statelesschat.learn.training import TrainState
 
+_SHAPES = "shapes of the leaves"  # of the state; compared before anything is read
 _KEPT = 2  # checkpoints; the one before the last is there should the last be damaged
 
 
@@ -37,7 +37,9 @@ def save_checkpoint(folder: str | Path, state: TrainState, about: Mapping[str, A
             manager.delete(step)
         manager.save(
             step,
-            args=ocp.args.Composite(state=ocp.args.StandardSave(_arrays(state)), about=ocp.args.JsonSave(dict(about))),
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(_arrays(state)), about=ocp.args.JsonSave({**about, _SHAPES: _shapes(state)})
+            ),
         )
 
 
@@ -74,12 +76,18 @@ def restore_checkpoint(folder: str | Path, like: TrainState, about: Mapping[str,
     import orbax.checkpoint as ocp
 
     saved, wanted = read_about(folder), json.loads(json.dumps(dict(about)))
+    shapes = saved.pop(_SHAPES, None)
     differs = [name for name in {**saved, **wanted} if saved.get(name) != wanted.get(name)]
     if differs:
         told = "; ".join(f"{name}: saved {saved.get(name)!r}, now {wanted.get(name)!r}" for name in differs)
         raise CheckpointError(
             f"the checkpoint in {str(folder)!r} is of another run ({told}); give the same options to go on with it, or "
             "another folder to begin anew"
+        )
+    if shapes != _shapes(like):
+        raise CheckpointError(
+            f"the checkpoint in {str(folder)!r} is of a run of other sizes (model, optimiser, batch or widths), though "
+            "about the same; make the state it is restored into as the saved one was made"
         )
     arrays = _arrays(like)
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
@@ -108,6 +116,10 @@ def _arrays(state: TrainState) -> dict[str, Any]:
     return {f"{i:05d}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
 
 
+def _shapes(state: TrainState) -> list[str]:
+    return [f"{leaf.dtype}{list(leaf.shape)}" for leaf in _arrays(state).values()]
+
+
 def _plain(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
@@ -117,10 +129,6 @@ def _state(like: TrainState, arrays: Mapping[str, Any]) -> TrainState:
     found = []
     for i, old in enumerate(leaves):
         new = arrays[f"{i:05d}"]
-        if np.shape(new) != np.shape(_plain(old)):
-            raise CheckpointError(
-                f"leaf {i} of the checkpoint is {np.shape(new)}, this run has {np.shape(_plain(old))}"
-            )
         is_key = jnp.issubdtype(old.dtype, jax.dtypes.prng_key)
         found.append(jax.random.wrap_key_data(new, impl=jax.random.key_impl(old)) if is_key else jnp.asarray(new))
     return jax.tree.unflatten(structure, found)

@@ -8,8 +8,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from statelesschat.rewards.groups import group_advantages
 
-Baseline = Literal["group", "group_scaled", "batch", "none"]
-BASELINES = ("group", "group_scaled", "batch", "none")
+Baseline = Literal["group", "group_scaled", "group_ratio", "batch", "none"]
+BASELINES = ("group", "group_scaled", "group_ratio", "batch", "none")
 
 
 def turn_returns(turn_rewards: Float[Array, "T"], discount: float = 1.0) -> Float[Array, "T"]:
@@ -42,8 +42,12 @@ def turn_advantages(
     """Each turn's return less what is to be expected of that turn; 0 for turns that were not taken. float32[B, T].
 
     Turns are compared with the same turns of others only: with those of the group (``"group"``; ``"group_scaled"``:
-    over their standard deviation), see `group_advantages`; or of the whole batch (``"batch"``). ``"none"``: the
-    return.
+    over their standard deviation; ``"group_ratio"``: over their mean, for rewards from 0 on, so that a group whose one
+    success is rare weighs as much as one that often succeeds), see `group_advantages`; or with those of the whole batch
+    (``"batch"``). ``"none"``: the return.
+
+    Sources: GRPO (Shao et al., 2024), Dr. GRPO (Liu et al., 2025); over the mean, the gradient is that of the
+    log-likelihood of success, as in maximum-likelihood reinforcement learning (Tajwar et al., 2026).
 
     Raises:
         ValueError: a group baseline with ``repeats`` below 2.
@@ -59,6 +63,10 @@ def turn_advantages(
         return jnp.where(took, returns - mean, jnp.float32(0))
 
     def of_turn(returns: Array, took: Array) -> Array:
-        return group_advantages(returns, group_id, took, repeats=repeats, scale=baseline == "group_scaled")
+        centred = group_advantages(returns, group_id, took, repeats=repeats, scale=baseline == "group_scaled")
+        if baseline != "group_ratio":
+            return centred
+        mean = jnp.where(took, returns - centred, jnp.float32(0))
+        return jnp.where(mean > 0, centred / jnp.where(mean > 0, mean, jnp.float32(1)), jnp.float32(0))
 
     return jax.vmap(of_turn, in_axes=1, out_axes=1)(returns, took)

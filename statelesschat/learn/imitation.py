@@ -1,12 +1,10 @@
 """Imitation of given answers: the supervised start that a policy needs before rewards can teach it."""
 
-import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from statelesschat.core.types import Action
@@ -50,7 +48,8 @@ def imitate(
         recipe: static, as ``num_updates``.
         env: the environment.
         table: prompts, N rows.
-        answers: an `Action` with axis N, the answer to each row, as ``codec.encode_actions`` gives them.
+        answers: an `Action` with a leading axis, ``answers[row_id]`` the answer to the row of that id, as
+            ``codec.encode_actions`` gives them for a table's rows in order.
         state: of `begin_imitation`, or of the call before; it is donated.
         num_updates: U.
     """
@@ -58,8 +57,8 @@ def imitate(
     def update(state: Imitation, _: None) -> tuple[Imitation, Array]:
         cursor, data, valid = next_batch(state.cursor, table, recipe.batch)
         shown = jax.tree.map(lambda leaf: jnp.asarray(leaf)[jnp.maximum(data.info.row_id, 0)], answers)
-        if shown.logprobs is None and recipe.config.store_logprobs:
-            shown = dataclasses.replace(shown, logprobs=jnp.zeros(shown.tokens.shape, jnp.float32))
+        logprobs: Any = jnp.zeros(shown.tokens.shape, jnp.float32)
+        shown = Action(shown.tokens, shown.length, logprobs, shown.finished)
         states = jax.vmap(env.step)(begin(env, data, 0), shown)
         ones = jnp.ones((recipe.batch, recipe.config.max_turns), jnp.float32)
         batch = read_batch(states.chat, ones, valid)
@@ -77,8 +76,7 @@ def imitate(
                 )
             )(state.params)
 
-        (loss, gradients), _ = sum_over_windows(gradient, batch, recipe.rows_at_once, recipe.widths)
-        updates, optimizer = recipe.optimizer.update(gradients, state.optimizer, state.params)
-        return Imitation(optax.apply_updates(state.params, updates), optimizer, cursor), loss
+        (loss, gradients), _read = sum_over_windows(gradient, batch, recipe.rows_at_once, recipe.widths)
+        return Imitation(*recipe.step(gradients, state.optimizer, state.params), cursor), loss
 
     return jax.lax.scan(update, state, length=num_updates)

@@ -4,6 +4,8 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from statelesschat.rewards.kl import ESTIMATORS, Estimator, kl_per_token
@@ -151,7 +153,7 @@ def grpo_loss(
         loss = loss + jnp.float32(kl_coefficient) * kl
     elif kl_coefficient:
         raise ValueError(f"kl_coefficient={kl_coefficient} needs reference_logprobs")
-    return Loss(loss, kl, jnp.sum(weights * ratio), jnp.sum(weights * held))
+    return Loss(loss, kl, jnp.sum(weights * ratio), jnp.sum(jnp.where(held, weights, zero)))
 
 
 def _prepared(
@@ -177,7 +179,7 @@ def _prepared(
 def _check_mask(loss_mask: Array) -> None:
     if jnp.ndim(loss_mask) != 2 or jnp.result_type(loss_mask) != jnp.bool_:
         raise ValueError(f"loss_mask is {jnp.result_type(loss_mask)}{list(jnp.shape(loss_mask))}; give a bool[B, L]")
-    if not isinstance(loss_mask, jax.core.Tracer) and not jnp.any(loss_mask):
+    if not isinstance(loss_mask, Tracer) and not np.asarray(loss_mask).any():
         raise ValueError("loss_mask is False everywhere: there is nothing to learn from; were these states stepped?")
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, Literal
 
+import jax
+
 from statelesschat.core.config import ChatConfig, Static
 from statelesschat.learn.credit import BASELINES, Baseline
 from statelesschat.learn.losses import Normalise
@@ -29,15 +31,18 @@ class Recipe(Static):
     turns: int | None = None  # answers to a row in an update; None: max_turns, so that every conversation ends in one
     sampling: Sampling = Sampling()  # only a temperature
     max_tokens: int | None = None  # ids of an answer; None: max_response_len
-    chunk: int | None = None  # see `sampler`
+    chunk: int | None = None  # see `sampler`, as for `rows`
+    rows: int | None = None
     loss: Literal["grpo", "reinforce"] = "grpo"
     baseline: Baseline = "group_scaled"  # what a turn's return is compared with
+    negative: float = 1.0  # what advantages below 0 are multiplied with; 0: only what went better than usual is learned
     discount: float = 1.0  # of what later turns bring, for each turn
     normalise: Normalise = "token"
     clip: tuple[float, float] | None = (0.2, 0.2)  # of the ratio, for "grpo"
     kl_coefficient: float = 0.0  # of the KL to the params at the beginning, for "grpo"
     kl_estimator: Estimator = "k3"
-    epochs: int = 1  # updates of the params from one batch of conversations
+    epochs: int = 1  # passes over one batch of conversations
+    minibatch: int | None = None  # informative rows to a step of the optimiser, dividing B; None: all, one step
     microbatch: int | None = None  # rows whose gradient is computed at once, dividing B; None: all
     buckets: tuple[int, ...] | None = None  # widths of windows; None: `bucket_widths`
 
@@ -47,7 +52,7 @@ class Recipe(Static):
             "batch",
             "repeats",
             "epochs",
-            *(n for n in ("turns", "microbatch") if getattr(self, n) is not None),
+            *(n for n in ("turns", "microbatch", "minibatch") if getattr(self, n) is not None),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -63,8 +68,12 @@ class Recipe(Static):
             )
         if self.batch % self.repeats:
             raise ValueError(f"batch={self.batch} is no multiple of repeats={self.repeats}; groups would be torn apart")
-        if self.batch % self.rows_at_once:
-            raise ValueError(f"batch={self.batch} is no multiple of microbatch={self.microbatch}")
+        if self.batch % self.rows_to_a_step:
+            raise ValueError(f"batch={self.batch} is no multiple of minibatch={self.minibatch}")
+        if self.rows_to_a_step % self.rows_at_once:
+            raise ValueError(f"microbatch={self.microbatch} does not divide the {self.rows_to_a_step} rows of a step")
+        if self.negative < 0:
+            raise ValueError(f"negative={self.negative}; give a number from 0 on")
         if not self.config.store_logprobs:
             raise ValueError("the config stores no log-probabilities; make the environment with store_logprobs=True")
         if self.sampling.greedy or self.sampling != Sampling(self.sampling.temperature):
@@ -89,16 +98,36 @@ class Recipe(Static):
         return self.config.max_turns if self.turns is None else self.turns
 
     @property
+    def rows_to_a_step(self) -> int:
+        """Rows to a step of the optimiser, at most."""
+        return self.batch if self.minibatch is None else self.minibatch
+
+    @property
     def rows_at_once(self) -> int:
         """Rows whose gradient is computed at once."""
-        return self.batch if self.microbatch is None else self.microbatch
+        return self.rows_to_a_step if self.microbatch is None else self.microbatch
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of windows."""
         return bucket_widths(self.config.capacity) if self.buckets is None else tuple(self.buckets)
 
+    def step(self, gradients: Any, optimizer: Any, params: Any) -> tuple[Any, Any]:
+        """A step of the optimiser: params and its state after it."""
+        import optax
+
+        with jax.numpy_dtype_promotion("standard"):  # optax counts on it
+            updates, optimizer = self.optimizer.update(gradients, optimizer, params)
+            return optax.apply_updates(params, updates), optimizer
+
     def policy(self, sampling: Sampling | None = None) -> Sampler:
         """The sampler that trains, or one that samples otherwise, as for an evaluation."""
-        chosen = self.sampling if sampling is None else sampling
-        return sampler(self.model, self.config, chosen, max_tokens=self.max_tokens, chunk=self.chunk)
+        return sampler(
+            self.model,
+            self.config,
+            self.sampling if sampling is None else sampling,
+            max_tokens=self.max_tokens,
+            chunk=self.chunk,
+            shared=self.repeats if sampling is None else 1,
+            rows=self.rows if sampling is None else None,
+        )

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from statelesschat.data.cursor import Cursor, make_cursor
@@ -18,7 +17,7 @@ from statelesschat.learn.credit import turn_advantages, turn_returns
 from statelesschat.learn.logprobs import token_logprobs
 from statelesschat.learn.losses import Loss, grpo_loss, reinforce_loss, token_weights
 from statelesschat.learn.recipe import Recipe
-from statelesschat.learn.windows import Batch, read_batch, sum_over_windows
+from statelesschat.learn.windows import Batch, merge_alike, read_batch, sum_over_windows
 from statelesschat.policies.model import check_params
 
 
@@ -38,7 +37,7 @@ class TrainState:
     cursor: Cursor
     key: PRNGKeyArray
     update: Int[Array, ""]  # int32, updates made so far
-    halted: Bool[Array, ""]  # a loss or a gradient was not finite: nothing changes any more, `states` are the batch
+    halted: Bool[Array, ""]  # something was not finite: nothing changes any more, `states` are the batch
 
 
 class Metrics(NamedTuple):
@@ -56,8 +55,9 @@ class Metrics(NamedTuple):
     clipped: Float[Array, "U"]
     grad_norm: Float[Array, "U"]
     logprob: Float[Array, "U"]  # mean log-probability of a sampled id, nats; less its negative entropy
+    steps: Int[Array, "U"]  # int32, of the optimiser
     ids_read: Int[Array, "U"]  # int32, ids whose gradient was computed, padding included
-    good: Bool[Array, "U"]  # False from the first update on whose loss or gradient was not finite
+    good: Bool[Array, "U"]  # False from the first update on that brought something not finite
 
 
 def begin_training(recipe: Recipe, env: Env, table: Table, params: Any, key: PRNGKeyArray | int) -> TrainState:
@@ -94,8 +94,8 @@ def train(recipe: Recipe, env: Env, table: Table, state: TrainState, num_updates
     gradient in windows of bucketed width, the optimiser's step, and new prompts for those rows. Groups that have not
     ended go on in the next update; what was sampled before the policy changed is accounted for by the ratio.
 
-    Where a loss or a gradient is not finite nothing is updated, then or later: params, optimiser and conversations
-    stay as they were, ``halted`` is set, and ``metrics.good`` is False from there on.
+    Where a loss, a gradient or a param is not finite nothing is updated, then or later: params, optimiser and
+    conversations stay as they were, ``halted`` is set, and ``metrics.good`` is False from there on.
 
     Args:
         recipe: static, as ``num_updates``.
@@ -124,19 +124,21 @@ def _updated(recipe: Recipe, env: Env, table: Table, state: TrainState) -> tuple
     advantages = turn_advantages(
         returns, chat.turn, chat.info.group_id, rows, repeats=recipe.repeats, baseline=recipe.baseline
     )
+    advantages = jnp.where(advantages < 0, advantages * jnp.float32(recipe.negative), advantages)
     batch = read_batch(chat, advantages, rows)
     batch = batch._replace(weights=token_weights(batch.loss_mask, recipe.normalise))
     if recipe.kl_coefficient:
         batch = batch._replace(informative=rows)
-    params, optimizer, losses, norms, ids_read = _learned(recipe, state, batch)
-    good = jnp.all(jnp.isfinite(losses.loss)) & jnp.all(jnp.isfinite(norms))
+    key, order_key = jax.random.split(key)
+    learned = _learned(recipe, state, batch, order_key)
+    good, losses, steps = learned.good, learned.loss, jnp.maximum(learned.steps, 1).astype(jnp.float32)
 
     anew = ended & good
     cursor, data, _ = next_batch(state.cursor, table, recipe.batch, recipe.repeats, where=anew)
     keep = lambda new, old: jax.tree.map(lambda x, y: jnp.where(good, x, y), new, old)  # noqa: E731
     after = TrainState(
-        params=keep(params, state.params),
-        optimizer=keep(optimizer, state.optimizer),
+        params=keep(learned.params, state.params),
+        optimizer=keep(learned.optimizer, state.optimizer),
         reference=state.reference,
         # Rows that were dealt nothing, at the end of an epoch, are begun too: as done, and as no one's.
         states=restart(env, states, data, anew),
@@ -156,64 +158,104 @@ def _updated(recipe: Recipe, env: Env, table: Table, state: TrainState) -> tuple
         / jnp.maximum(answers, 1).astype(jnp.float32),
         faults=jnp.sum(rows & (chat.status != 0), dtype=jnp.int32),
         informative=mean(batch.informative),
-        loss=losses.loss[-1],
-        kl=losses.kl[-1],
-        ratio=losses.ratio[-1],
-        clipped=losses.clipped[-1],
-        grad_norm=norms[-1],
+        loss=losses.loss / steps,
+        kl=losses.kl / steps,
+        ratio=losses.ratio / steps,
+        clipped=losses.clipped / steps,
+        grad_norm=learned.norm / steps,
         logprob=jnp.sum(token_weights(batch.loss_mask) * jnp.where(batch.loss_mask, batch.sampled_logprobs, 0)),
-        ids_read=jnp.sum(ids_read),
+        steps=learned.steps,
+        ids_read=learned.ids_read,
         good=good,
     )
 
 
-def _learned(recipe: Recipe, state: TrainState, batch: Batch) -> tuple[Any, Any, Loss, Array, Array]:
-    """Params and optimiser after the epochs over a batch; loss, norm of the gradient and ids read of each epoch."""
+class _Learned(NamedTuple):
+    """Where the optimiser's steps over a batch have come to; loss and norm are sums over the steps."""
 
-    def part_loss(params: Any, part: Batch) -> tuple[Array, Loss]:
-        logprobs = token_logprobs(recipe.model, recipe.config, params, part.tokens, recipe.sampling.temperature)
-        if recipe.loss == "reinforce":
-            loss = reinforce_loss(logprobs, part.advantages, loss_mask=part.loss_mask, weights=part.weights)
-            return loss.loss, loss
-        reference = None
-        if recipe.kl_coefficient:
-            reference = token_logprobs(
-                recipe.model, recipe.config, state.reference, part.tokens, recipe.sampling.temperature
-            )
-        loss = grpo_loss(
-            logprobs,
-            part.advantages,
-            loss_mask=part.loss_mask,
-            sampled_logprobs=part.sampled_logprobs,
-            reference_logprobs=reference,
-            clip=recipe.clip,
-            kl_coefficient=recipe.kl_coefficient,
-            kl_estimator=recipe.kl_estimator,
-            weights=part.weights,
-        )
-        return loss.loss, loss
+    params: Any
+    optimizer: Any
+    loss: Loss
+    norm: Float[Array, ""]
+    ids_read: Int[Array, ""]
+    steps: Int[Array, ""]
+    good: Bool[Array, ""]
 
-    def epoch(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], tuple[Loss, Array, Array]]:
-        params, optimizer = carry
+
+def _learned(recipe: Recipe, state: TrainState, batch: Batch, key: PRNGKeyArray) -> _Learned:
+    """Steps over a batch: one, or as many as its informative rows fill (rounded), in a new order for each epoch."""
+    size = recipe.rows_to_a_step
+    batch = merge_alike(batch, recipe.repeats)
+    count = jnp.sum(batch.informative, dtype=jnp.int32)
+    steps = jnp.int32(1) if recipe.minibatch is None else jnp.maximum((count + size // 2) // size, 1)
+
+    def step(now: _Learned) -> _Learned:
+        rows = batch
+        if recipe.minibatch is not None:
+            drawn = jax.random.uniform(jax.random.fold_in(key, now.steps // steps), batch.informative.shape)
+            order = jnp.argsort(jnp.where(batch.informative, drawn, jnp.float32(2)))
+            chosen = jax.lax.dynamic_slice(order, (now.steps % steps * size,), (size,))
+            rows = jax.tree.map(lambda leaf: leaf[chosen], batch)
+            weights = jnp.where(rows.informative[:, None], rows.weights, jnp.float32(0))
+            total = jnp.sum(weights)
+            rows = rows._replace(weights=weights / jnp.where(total > 0, total, jnp.float32(1)))
 
         def gradient(part: Batch) -> tuple[Loss, Any]:
-            gradient, loss = jax.grad(part_loss, has_aux=True)(params, part)
+            gradient, loss = jax.grad(partial(_part_loss, recipe, state.reference), has_aux=True)(now.params, part)
             return loss, gradient
 
-        (loss, gradients), ids_read = sum_over_windows(gradient, batch, recipe.rows_at_once, recipe.widths)
-        norm = optax.global_norm(gradients)
-        updates, optimizer = recipe.optimizer.update(gradients, optimizer, params)
-        return (optax.apply_updates(params, updates), optimizer), (loss, norm, ids_read)
+        (loss, gradients), ids_read = sum_over_windows(gradient, rows, recipe.rows_at_once, recipe.widths)
+        norm = _norm(gradients)
+        params, optimizer = recipe.step(gradients, now.optimizer, now.params)
+        return _Learned(
+            params=params,
+            optimizer=optimizer,
+            loss=jax.tree.map(jnp.add, now.loss, loss),
+            norm=now.norm + norm,
+            ids_read=now.ids_read + ids_read,
+            steps=now.steps + 1,
+            good=jnp.isfinite(loss.loss) & jnp.isfinite(norm) & jnp.isfinite(_norm(params)),
+        )
 
-    carry = state.params, state.optimizer
-    (params, optimizer), (losses, norms, ids_read) = jax.lax.scan(epoch, carry, length=recipe.epochs)
-    return params, optimizer, losses, norms, ids_read
+    zero, none = jnp.float32(0), jnp.int32(0)
+    start = _Learned(
+        state.params, state.optimizer, Loss(zero, zero, zero, zero), zero, none, none, jnp.bool_(True)
+    )  # fmt: skip
+    # A batch from which there is nothing to learn moves nothing, momentum included.
+    wanted = jnp.where(count > 0, steps * recipe.epochs, 0)
+    return jax.lax.while_loop(lambda now: (now.steps < wanted) & now.good, step, start)
+
+
+def _norm(tree: Any) -> Float[Array, ""]:
+    squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree)]
+    return jnp.sqrt(sum(squares, start=jnp.float32(0)))
+
+
+def _part_loss(recipe: Recipe, reference: Any, params: Any, part: Batch) -> tuple[Array, Loss]:
+    of = partial(
+        token_logprobs, recipe.model, recipe.config, tokens=part.tokens, temperature=recipe.sampling.temperature
+    )
+    if recipe.loss == "reinforce":
+        loss = reinforce_loss(of(params), part.advantages, loss_mask=part.loss_mask, weights=part.weights)
+        return loss.loss, loss
+    loss = grpo_loss(
+        of(params),
+        part.advantages,
+        loss_mask=part.loss_mask,
+        sampled_logprobs=part.sampled_logprobs,
+        reference_logprobs=of(reference) if recipe.kl_coefficient else None,
+        clip=recipe.clip,
+        kl_coefficient=recipe.kl_coefficient,
+        kl_estimator=recipe.kl_estimator,
+        weights=part.weights,
+    )
+    return loss.loss, loss
 
 
 def _skipped(state: TrainState) -> tuple[TrainState, Metrics]:
     zero, none = jnp.float32(0), jnp.int32(0)
     return state, Metrics(
-        zero, none, zero, zero, none, zero, zero, zero, zero, zero, zero, zero, none, jnp.bool_(False)
+        zero, none, zero, zero, none, zero, zero, zero, zero, zero, zero, zero, none, none, jnp.bool_(False)
     )  # fmt: skip
 
 

@@ -40,6 +40,32 @@ def read_batch(chat: ChatState, advantages: Float[Array, "B T"], rows: Bool[Arra
     )
 
 
+def merge_alike(batch: Batch, repeats: int) -> Batch:
+    """Of rows of a group that hold the same ids and advantages the first is read, with the weight of them all.
+
+    The gradient is the same, and what is short and often right is read once: with a policy that has become sure of its
+    answers most of a group is one row. ``repeats`` is how many rows stand side by side in a group.
+    """
+    groups = jax.tree.map(lambda leaf: leaf.reshape(-1, repeats, *leaf.shape[1:]), batch)
+    compared = groups.tokens, groups.loss_mask, groups.advantages
+
+    def alike(other: tuple[Array, ...]) -> Bool[Array, "G R"]:
+        same = [jnp.all(one == row[:, None], axis=2) for one, row in zip(compared, other)]
+        return same[0] & same[1] & same[2]
+
+    same = jax.lax.map(alike, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), compared))  # [R, G, R]
+    same = jnp.moveaxis(same, 1, 0)
+    first = jnp.argmax(same, axis=1) == jnp.arange(repeats)[None, :]
+    shared = jnp.sum(groups.weights, axis=2) / jnp.maximum(
+        jnp.sum(groups.loss_mask, axis=2, dtype=jnp.int32), 1
+    ).astype(jnp.float32)  # the weight of each of a row's ids
+    total = jnp.where(first, jnp.sum(jnp.where(same, shared[:, None, :], jnp.float32(0)), axis=2), jnp.float32(0))
+    weights = jnp.where(groups.loss_mask, total[:, :, None], jnp.float32(0))
+    return batch._replace(
+        weights=weights.reshape(batch.weights.shape), informative=batch.informative & first.reshape(-1)
+    )
+
+
 def bucket_widths(capacity: int, smallest: int = 32) -> tuple[int, ...]:
     """Widths of windows for a capacity: ``smallest`` and what is half as much again, or twice, of it, up to capacity.
 

@@ -7,6 +7,7 @@ from statelesschat.policies.distribution import sampling_logprobs as sampling_lo
 from statelesschat.policies.model import Cache as Cache
 from statelesschat.policies.model import Model as Model
 from statelesschat.policies.model import check_params as check_params
+from statelesschat.policies.pretrained import load_model as load_model
 from statelesschat.policies.sampler import Memory as Memory
 from statelesschat.policies.sampler import Sampler as Sampler
 from statelesschat.policies.sampler import sampler as sampler

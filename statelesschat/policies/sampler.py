@@ -23,6 +23,7 @@ class Memory(NamedTuple):
 
     cache: Cache
     cached: Int[Array, "B"]  # int32, ids of each conversation that the cache holds, counted from its beginning
+    written: Int[Array, "B"]  # int32, where its last sampled id ended when that was so; by it a row begun anew is seen
     sampling_logprobs: Float[Array, "B R"]  # float32, nats, of the last answers under the sampling distribution
     model_logprobs: Float[Array, "B R"]  # float32, nats, of the same ids under the model
 
@@ -43,6 +44,8 @@ class _Plan(Static):
     stop_ids: tuple[int, ...]
     stored: str
     chunk: int
+    shared: int
+    rows: int | None
 
 
 def sampler(
@@ -54,6 +57,8 @@ def sampler(
     stop_ids: tuple[int, ...] = (),
     stored_logprobs: str = "sampling",
     chunk: int | None = None,
+    shared: int = 1,
+    rows: int | None = None,
 ) -> Sampler:
     """A policy that answers by sampling from a model.
 
@@ -63,8 +68,7 @@ def sampler(
     have ended. Rows that are done, or that no answer is open in, get an answer of length 0. One trace serves every
     turn.
 
-    A row that was begun anew (its ``turn`` is 0 and nothing is sampled) is fed from its beginning. A conversation that
-    was rewound needs a new ``init``.
+    A row that was begun anew or rewound since the last call is fed from its beginning.
 
     Args:
         model: `transformer`, an adapter's, or your own `Model`.
@@ -77,6 +81,11 @@ def sampler(
             the distribution that was sampled from, as an importance ratio needs; or ``"model"``. Both are in `Memory`.
         chunk: ids of a row that are fed at once before an answer; by default what a prompt or a message may have,
             at most 256.
+        shared: rows that stand side by side and begin with the same prompt, as the repeats of `next_batch` do; ``init``
+            then feeds what the first of them has once for all. Where rows differ after all, each is fed what it does
+            not share, so it changes what is computed twice and nothing else. It divides B.
+        rows: how many are computed at once, dividing B; those that answer come first, and no more are computed than
+            hold them, which pays in later turns of episodes of which many have ended. None: always all.
 
     Raises:
         ValueError: here, for a model with fewer ids than the tokenizer and for options that cannot be; and at trace,
@@ -113,8 +122,14 @@ def sampler(
     width = min(_CHUNK, max(config.max_prompt_len, config.max_message_len)) if chunk is None else chunk
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise ValueError(f"chunk={chunk!r}; give a whole number of ids from 1 on")
+    if isinstance(shared, bool) or not isinstance(shared, int) or shared < 1:
+        raise ValueError(f"shared={shared!r}; give a whole number of rows from 1 on")
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise ValueError(f"rows={rows!r}; give a whole number from 1 on, or None for all")
     stops = tuple(sorted({*config.template.stop_ids, *stop_ids}))
-    plan = _Plan(model, config, sampling or Sampling(), limit, stops, stored_logprobs, min(width, config.capacity))
+    chosen = sampling or Sampling()
+    width = min(width, config.capacity)
+    plan = _Plan(model, config, chosen, limit, stops, stored_logprobs, width, shared, rows)
     return Sampler(Partial(Bound(_init, (plan,))), Partial(Bound(_act, (plan,))))
 
 
@@ -122,18 +137,60 @@ def _init(plan: _Plan, params: Any, states: EnvState | ChatState) -> Memory:
     check_params(plan.model, params)
     chat = _chat(plan, states)
     batch = chat.counts.shape[0]
+    if batch % plan.shared:
+        raise ValueError(f"a batch of {batch} is no multiple of shared={plan.shared}")
     blank = jnp.zeros((batch, plan.max_tokens), jnp.float32)
-    cache = plan.model.init_cache(batch, plan.config.capacity + plan.chunk)
-    return Memory(cache, jnp.zeros(batch, jnp.int32), blank, blank)
+    cached = jnp.zeros(batch // plan.shared, jnp.int32)
+    cache = plan.model.init_cache(batch // plan.shared, plan.config.capacity + plan.chunk)
+    if plan.shared > 1:
+        first = jax.tree.map(lambda leaf: leaf[:: plan.shared], chat)
+        cache, cached = _fed(plan, params, cache, cached, first, ~first.done & first.awaits_answer)
+        cache, cached, tokens = jax.tree.map(
+            lambda leaf: jnp.repeat(leaf, plan.shared, axis=0), (cache, cached, first.tokens)
+        )
+        alike = jnp.cumprod((tokens == chat.tokens).astype(jnp.int32), axis=1)
+        cached = jnp.minimum(cached, jnp.sum(alike, axis=1))
+    return Memory(cache, cached, chat.counts[:, Count.DELTA], blank, blank)
 
 
 def _act(
     plan: _Plan, params: Any, memory: Memory, key: PRNGKeyArray, states: EnvState | ChatState
 ) -> tuple[Memory, Action]:
     chat = _chat(plan, states)
+    batch, size = chat.counts.shape[0], plan.rows
+    if size is None or size >= batch:
+        return _act_on(plan, params, memory, key, chat)
+    if batch % size:
+        raise ValueError(f"a batch of {batch} is no multiple of rows={size}")
+    answers = ~chat.done & chat.awaits_answer
+    order = jnp.argsort(~answers)
+    blank = jnp.zeros((batch, plan.max_tokens), jnp.float32)
+    nothing = Action(
+        tokens=jnp.full((batch, plan.max_tokens), plan.config.template.pad_id, jnp.int32),
+        length=jnp.zeros(batch, jnp.int32),
+        logprobs=blank if plan.config.store_logprobs else None,
+        finished=jnp.ones(batch, bool),
+    )
+
+    def block(carry: tuple[Array, Memory, Action]) -> tuple[Array, Memory, Action]:
+        index, memory, action = carry
+        rows = jax.lax.dynamic_slice(order, (index * size,), (size,))
+        at = lambda tree: jax.tree.map(lambda leaf: leaf[rows], tree)  # noqa: E731
+        new = _act_on(plan, params, at(memory), jax.random.fold_in(key, index), at(chat))
+        put = lambda old, new: old.at[rows].set(new, unique_indices=True)  # noqa: E731
+        return index + 1, *jax.tree.map(put, (memory, action), new)
+
+    count = jnp.sum(answers, dtype=jnp.int32)
+    memory = memory._replace(sampling_logprobs=blank, model_logprobs=blank)
+    carry = jnp.int32(0), memory, nothing
+    return jax.lax.while_loop(lambda carry: carry[0] * size < count, block, carry)[1:]
+
+
+def _act_on(plan: _Plan, params: Any, memory: Memory, key: PRNGKeyArray, chat: ChatState) -> tuple[Memory, Action]:
+    """`act` on all rows that are given."""
     answers = ~chat.done & chat.awaits_answer
     budget = jnp.where(answers, jnp.minimum(jax.vmap(remaining)(chat), plan.max_tokens), 0)
-    anew = (chat.turn == 0) & (chat.counts[:, Count.SAMPLED] < 0)
+    anew = memory.written != chat.counts[:, Count.DELTA]
     # The last id is fed for the answer's first logits, so at most the ids before it count as cached.
     cached = jnp.clip(jnp.where(anew, 0, memory.cached), 0, jnp.maximum(chat.length - 1, 0))
     cache, cached = _fed(plan, params, memory.cache, cached, chat, budget > 0)
@@ -147,7 +204,8 @@ def _act(
     )
     # The last id of an answer has not been fed: nothing has asked what comes after it.
     cached = jnp.where(answer.length > 0, chat.length + answer.length - 1, cached)
-    return Memory(cache, cached, answer.sampling_logprobs, answer.model_logprobs), action
+    written = jnp.where(answer.length > 0, chat.length + answer.length, chat.counts[:, Count.DELTA])
+    return Memory(cache, cached, written, answer.sampling_logprobs, answer.model_logprobs), action
 
 
 def _fed(

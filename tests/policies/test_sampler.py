@@ -49,12 +49,23 @@ def greedy_by_hand(env: sc.Env, params: Any, states: sc.EnvState, turns: int, ma
     return states
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("chunk", [None, 7])
-def test_the_cache_changes_nothing(seed: int, chunk: int | None) -> None:
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (0, {}),
+        (1, {}),
+        (2, {"chunk": 7, "shared": 3, "rows": 2}),
+        *(
+            pytest.param(seed, options, marks=pytest.mark.slow)
+            for seed in (3, 4, 5)
+            for options in ({}, {"chunk": 7}, {"shared": 2}, {"rows": 3}, {"chunk": 1, "shared": 6, "rows": 1})
+        ),
+    ],
+)
+def test_the_cache_changes_nothing(seed: int, options: dict[str, Any]) -> None:
     env, states = start(capacity=200)  # the last turns run out of room
     params = sharp_params(seed)
-    policy = sampler(MODEL, states.chat.config, GREEDY, chunk=chunk)
+    policy = sampler(MODEL, states.chat.config, GREEDY, **options)
     run = jax.jit(sc.rollout, static_argnames="num_turns")
     cached, turns = run(env, policy, params, states, jax.random.key(seed), num_turns=4)
     by_hand = greedy_by_hand(env, params, states, 4, 6)
