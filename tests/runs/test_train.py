@@ -21,8 +21,12 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "statelesschat", "train", *arguments]
 
 
+# All runs with the same devices: how many there are decides how sums are cut, and so how they are rounded.
+ENVIRONMENT = os.environ | {"XLA_FLAGS": ""}
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": ""})
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=ENVIRONMENT)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +76,15 @@ def test_a_run_that_is_interrupted_and_resumed_equals_one_that_is_not(tmp_path: 
     assert whole.returncode == 0, whole.stderr
     summary = json.loads(whole.stdout.splitlines()[-1])
     assert {"reward_before", "reward_after"} <= set(summary) and summary["updates"] == 20
-    cut = subprocess.Popen(command(*SMALL, "--out", str(tmp_path / "cut")), stderr=subprocess.PIPE, text=True)
-    assert cut.stderr is not None
-    for line in cut.stderr:
-        if line.startswith("training: 10"):
-            cut.send_signal(signal.SIGINT)
-            break
-    told = cut.stderr.read()
-    if cut.wait() == 130:  # else it was too late, and the run is whole
+    beginning = command(*SMALL, "--out", str(tmp_path / "cut"))
+    with subprocess.Popen(beginning, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as cut:
+        assert cut.stderr is not None
+        for line in cut.stderr:
+            if line.startswith("imitation: 20"):  # it comes to rest after the updates that run next
+                cut.send_signal(signal.SIGINT)
+                break
+        told = cut.stderr.read()
+    if cut.returncode == 130:  # else it was too late, and the run is whole
         assert "--resume" in told
         again = run(*SMALL, "--out", str(tmp_path / "cut"), "--resume", "--json")
         assert again.returncode == 0, again.stderr
