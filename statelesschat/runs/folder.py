@@ -7,6 +7,8 @@ from typing import Any
 
 from statelesschat.learn.checkpoint import latest_checkpoint
 
+_LINES = ("metrics.jsonl", "conversations.jsonl")
+
 
 class FolderError(ValueError):
     """A folder that a run cannot use."""
@@ -33,12 +35,24 @@ class RunFolder:
             has_run = latest_checkpoint(self.checkpoint) is not None
             if resume and not has_run:
                 raise FolderError(f"{self.path}: no checkpoint to resume from; leave --resume out to begin a run")
-            if not resume and (self.path / "config.json").exists():
+            if not resume and has_run:
                 raise FolderError(f"{self.path}: holds a run already; give --resume to go on with it, or another --out")
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
+            if not has_run:  # what a run left that ended before its first checkpoint tells of nothing that goes on
+                for name in _LINES:
+                    (self.path / name).unlink(missing_ok=True)
+                (self.path / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise FolderError(f"{self.path}: {error.strerror or error}") from None
+
+    def note(self, more: Mapping[str, Any]) -> None:
+        """Add what became of the run to ``config.json``."""
+        path = self.path / "config.json"
+        path.write_text(json.dumps({**self.noted(), **more}, indent=2) + "\n", encoding="utf-8")
+
+    def noted(self) -> dict[str, Any]:
+        """What ``config.json`` holds."""
+        return json.loads((self.path / "config.json").read_text(encoding="utf-8"))
 
     def add_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Append a line for each update."""
@@ -64,7 +78,7 @@ class RunFolder:
 
     def drop_after(self, update: int) -> None:
         """Forget what is told of updates behind a checkpoint: they are made again."""
-        for name in ("metrics.jsonl", "conversations.jsonl"):
+        for name in _LINES:
             kept = [line for line in self._read(name) if line["update"] <= update]
             part = self.path / f"{name}.part"
             part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")

@@ -102,18 +102,18 @@ class _Run:
         self.rewards: list[float] = []
         self.held_out: dict[str, float] = {}
         self.sample: list[str] = []
-        self.compile_s, self.imitated = 0.0, 0
+        self.compile_s = 0.0
 
     def run(self) -> Summary:
         with _stoppable() as stop:
             state = self._resumed() if self.resume else self._begun(stop)
             state = self._trained(state, stop)
-        after, first_try = self._looked(state.params, "after", int(state.update), keep=None)
+        after, first_try = self._looked(state.params, "after", int(state.update))
         return Summary(
             task=self.options.task,
             seed=self.options.seed,
             updates=int(state.update),
-            warm_up=self.imitated,
+            warm_up=self.folder.noted()["imitated"],
             batch=self.options.batch,
             problems=len(self.setup.problems["train"]),
             held_out=len(self.setup.problems["held_out"]),
@@ -147,8 +147,8 @@ class _Run:
             if self._mean_first_try(state.params) >= ENOUGH:
                 break
             self._tell("imitation", done + WARM_CHUNK, self.options.warm_up, time.perf_counter() - began - first)
-        self.imitated = made
         self._note_compile(first, time.perf_counter() - began - first, WARM_CHUNK, made)
+        self.folder.note({"imitated": made})
         self._looked(state.params, "before", 0)
         begun = begin_training(setup.recipe, setup.env, setup.table, state.params, seed)
         self._save(begun)
@@ -213,14 +213,13 @@ class _Run:
             "as stage 'not finite'. A lower --learning-rate is the usual remedy"
         )
 
-    def _looked(self, params: Any, stage: str, update: int, keep: int | None = _SAMPLES) -> tuple[float, float]:
+    def _looked(self, params: Any, stage: str, update: int) -> tuple[float, float]:
         """Mean held-out reward, greedy, and that of first tries; conversations go to the folder."""
         setup = self.setup
         states = _evaluate(setup.env, setup.greedy, params, setup.held_out)
         rewards = np.asarray(states.chat.turn_rewards)
         mean, first = float(rewards.sum(axis=1).mean()), float(rewards[:, 0].mean())
-        if stage in ("random params", "before", "after"):
-            keep = None
+        keep = None if stage in ("random params", "before", "after") else _SAMPLES
         lines = list(self._lines(states, stage, update, keep, {"mean_reward": mean, "mean_first_try": first}))
         self.folder.add_conversations(lines)
         self.held_out[stage] = mean

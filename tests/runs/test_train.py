@@ -57,8 +57,15 @@ def test_a_folder_is_used_for_one_run(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="no checkpoint to resume from"):
         folder.open({}, resume=True)
     folder.open({"seed": 0}, resume=False)
+    folder.add_metrics([{"update": 1, "reward": 1.0}])
+    folder.open({"seed": 1}, resume=False)  # the first one ended before it had a checkpoint
+    folder.note({"imitated": 40})
+    assert folder.metrics() == [] and folder.noted() == {"seed": 1, "imitated": 40}
+    (folder.checkpoint / "10").mkdir(parents=True)
     with pytest.raises(FolderError, match="holds a run already"):
         folder.open({}, resume=False)
+    folder.open({"seed": 2}, resume=True)
+    assert folder.noted()["seed"] == 1
     folder.add_metrics([{"update": i, "reward": i / 10} for i in range(1, 6)])
     with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
         file.write('{"update": 6, "rew')  # as a run that is killed leaves it
@@ -80,7 +87,7 @@ def test_a_run_that_is_interrupted_and_resumed_equals_one_that_is_not(tmp_path: 
     with subprocess.Popen(beginning, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as cut:
         assert cut.stderr is not None
         for line in cut.stderr:
-            if line.startswith("imitation: 20"):  # it comes to rest after the updates that run next
+            if line.startswith("imitation: 20"):  # it stops after the updates that run next, or before any
                 cut.send_signal(signal.SIGINT)
                 break
         told = cut.stderr.read()
@@ -90,5 +97,6 @@ def test_a_run_that_is_interrupted_and_resumed_equals_one_that_is_not(tmp_path: 
         assert again.returncode == 0, again.stderr
     metrics = [RunFolder(tmp_path / name).metrics() for name in ("whole", "cut")]
     assert metrics[0] == metrics[1] and len(metrics[0]) == 20
+    assert RunFolder(tmp_path / "cut").noted() == RunFolder(tmp_path / "whole").noted()
     other = run(*SMALL, "--seed", "1", "--out", str(tmp_path / "cut"), "--resume")
     assert other.returncode == 2 and "seed: saved 0, now 1" in other.stderr
