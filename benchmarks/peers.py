@@ -18,14 +18,13 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from field.contest import serve
+from field.contest import Process, serve
 from field.work import Options
 
 BEGIN, END = "<!-- peers:begin -->", "<!-- peers:end -->"
@@ -67,56 +66,13 @@ FIGURES = (
     Figure("ours/text", "rerender/tokenizer", "text", "the tokenizer alone, on the new text alone", 0.7),
 )
 
-# Torch joins ids in all of its threads, which wait for each other: where something else wants a core, `step` took 15 ms
-# instead of 1. Half of the cores is its better case.
-_THREADS = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2))}
-
-
-class Process:
-    """A framework in a process of its own, which runs what it is told to and waits."""
-
-    def __init__(self, name: str, options: Options) -> None:
-        command = [sys.executable, __file__, "--serve", name]
-        sizes = ["--batch", str(options.batch), "--text-batch", str(options.text_batch)]
-        self.name = name
-        self.pipe = subprocess.Popen(
-            [*command, *sizes],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"TRANSFORMERS_VERBOSITY": "error", **_THREADS, **os.environ},
-        )
-        hello = self._read()
-        self.missing: str | None = hello.get("missing")
-        self.names: list[str] = hello.get("names", [])
-        self.versions: dict[str, str] = hello.get("versions", {})
-
-    def seconds(self, contestant: str) -> float:
-        """Of one turn, the mean over one run of all of them."""
-        assert self.pipe.stdin is not None
-        print(contestant, file=self.pipe.stdin, flush=True)
-        return self._read()["seconds"]
-
-    def close(self) -> None:
-        """End it."""
-        assert self.pipe.stdin is not None
-        self.pipe.stdin.close()
-        self.pipe.wait()
-
-    def _read(self) -> dict[str, Any]:
-        assert self.pipe.stdout is not None
-        line = self.pipe.stdout.readline()
-        if not line:
-            raise SystemExit(f"peers.py: the process that measures {self.name} ended; see above")
-        return json.loads(line)
-
 
 def measure(options: Options, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Seconds a turn of everything that can be had, for each round, and the versions of what was measured."""
     processes = []
     for name in PROCESSES:
         _say(f"starting {name}")
-        process = Process(name, options)
+        process = Process(__file__, name, _sizes(options))
         if process.missing:
             _say(f"left out {name}: there is no {process.missing}; pip install -e '.[bench]' brings it")
         else:
@@ -136,6 +92,10 @@ def measure(options: Options, rounds: int) -> tuple[dict[str, list[float]], dict
         process.close()
     _say("")
     return seconds, versions
+
+
+def _sizes(options: Options) -> list[str]:
+    return ["--batch", str(options.batch), "--text-batch", str(options.text_batch)]
 
 
 def figures(seconds: dict[str, list[float]], options: Options) -> Iterator[dict[str, Any]]:

@@ -31,8 +31,9 @@ class Recipe(Static):
     turns: int | None = None  # answers to a row in an update; None: max_turns, so that every conversation ends in one
     sampling: Sampling = Sampling()  # only a temperature
     max_tokens: int | None = None  # ids of an answer; None: max_response_len
-    chunk: int | None = None  # see `sampler`, as for `rows`
+    chunk: int | None = None  # see `sampler`, as for `rows` and `slots`
     rows: int | None = None
+    slots: tuple[int, ...] | None = None
     loss: Literal["grpo", "reinforce"] = "grpo"
     baseline: Baseline = "group_scaled"  # what a turn's return is compared with
     negative: float = 1.0  # what advantages below 0 are multiplied with; 0: only what went better than usual is learned
@@ -130,4 +131,5 @@ class Recipe(Static):
             chunk=self.chunk,
             shared=self.repeats if sampling is None else 1,
             rows=self.rows if sampling is None else None,
+            slots=self.slots if sampling is None else None,
         )

@@ -3,6 +3,7 @@
 from statelesschat.policies.distribution import GREEDY as GREEDY
 from statelesschat.policies.distribution import Sampling as Sampling
 from statelesschat.policies.distribution import logprobs_of as logprobs_of
+from statelesschat.policies.distribution import sample_ids as sample_ids
 from statelesschat.policies.distribution import sampling_logprobs as sampling_logprobs
 from statelesschat.policies.model import Cache as Cache
 from statelesschat.policies.model import Model as Model

@@ -1,6 +1,7 @@
 """Any causal model as a policy: answers sampled on device, with a cache that is kept across turns."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from statelesschat.core.config import ChatConfig, Static
 from statelesschat.core.types import Action, ChatState, Count
 from statelesschat.core.views import remaining
 from statelesschat.envs.env import Bound, EnvState
-from statelesschat.policies.distribution import Sampling, logprobs_of, sampling_logprobs
+from statelesschat.policies.distribution import Sampling, logprobs_of, sample_ids, sampling_logprobs
 from statelesschat.policies.model import Cache, Model, check_params
 
 _CHUNK = 256  # ids of a row that are fed at once where nothing is sampled
@@ -46,6 +47,7 @@ class _Plan(Static):
     chunk: int
     shared: int
     rows: int | None
+    slots: tuple[int, ...]
 
 
 def sampler(
@@ -59,6 +61,7 @@ def sampler(
     chunk: int | None = None,
     shared: int = 1,
     rows: int | None = None,
+    slots: tuple[int, ...] | None = None,
 ) -> Sampler:
     """A policy that answers by sampling from a model.
 
@@ -86,6 +89,9 @@ def sampler(
             not share, so it changes what is computed twice and nothing else. It divides B.
         rows: how many are computed at once, dividing B; those that answer come first, and no more are computed than
             hold them, which pays in later turns of episodes of which many have ended. None: always all.
+        slots: rising numbers of cache slots, below the capacity, which is always the last of them. Rows that answer are
+            taken in order of what they need, and read and write no more of the cache than the smallest of these that
+            holds it; each is compiled for itself. None: always the whole cache.
 
     Raises:
         ValueError: here, for a model with fewer ids than the tokenizer and for options that cannot be; and at trace,
@@ -126,10 +132,13 @@ def sampler(
         raise ValueError(f"shared={shared!r}; give a whole number of rows from 1 on")
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ValueError(f"rows={rows!r}; give a whole number from 1 on, or None for all")
+    within = () if slots is None else tuple(slots)
+    if list(within) != sorted({size for size in within if isinstance(size, int) and 1 <= size < config.capacity}):
+        raise ValueError(f"slots={slots!r}; give rising whole numbers from 1 to {config.capacity - 1}")
     stops = tuple(sorted({*config.template.stop_ids, *stop_ids}))
     chosen = sampling or Sampling()
     width = min(width, config.capacity)
-    plan = _Plan(model, config, chosen, limit, stops, stored_logprobs, width, shared, rows)
+    plan = _Plan(model, config, chosen, limit, stops, stored_logprobs, width, shared, rows, (*within, config.capacity))
     return Sampler(Partial(Bound(_init, (plan,))), Partial(Bound(_act, (plan,))))
 
 
@@ -141,7 +150,7 @@ def _init(plan: _Plan, params: Any, states: EnvState | ChatState) -> Memory:
         raise ValueError(f"a batch of {batch} is no multiple of shared={plan.shared}")
     blank = jnp.zeros((batch, plan.max_tokens), jnp.float32)
     cached = jnp.zeros(batch // plan.shared, jnp.int32)
-    cache = plan.model.init_cache(batch // plan.shared, plan.config.capacity + plan.chunk)
+    cache = plan.model.init_cache(batch // plan.shared, plan.config.capacity)
     if plan.shared > 1:
         first = jax.tree.map(lambda leaf: leaf[:: plan.shared], chat)
         cache, cached = _fed(plan, params, cache, cached, first, ~first.done & first.awaits_answer)
@@ -157,13 +166,24 @@ def _act(
     plan: _Plan, params: Any, memory: Memory, key: PRNGKeyArray, states: EnvState | ChatState
 ) -> tuple[Memory, Action]:
     chat = _chat(plan, states)
-    batch, size = chat.counts.shape[0], plan.rows
-    if size is None or size >= batch:
-        return _act_on(plan, params, memory, key, chat)
+    batch = chat.counts.shape[0]
+    size = batch if plan.rows is None else min(plan.rows, batch)
     if batch % size:
         raise ValueError(f"a batch of {batch} is no multiple of rows={size}")
     answers = ~chat.done & chat.awaits_answer
-    order = jnp.argsort(~answers)
+    budget = jnp.where(answers, jnp.minimum(jax.vmap(remaining)(chat), plan.max_tokens), 0)
+    anew = memory.written != chat.counts[:, Count.DELTA]
+    # The last id is fed for the answer's first logits, so at most the ids before it count as cached.
+    cached = jnp.clip(jnp.where(anew, 0, memory.cached), 0, jnp.maximum(chat.length - 1, 0))
+    memory = memory._replace(cached=cached)
+    if size == batch and len(plan.slots) == 1:
+        return _act_on(plan, params, memory, key, chat, budget)
+
+    needs = chat.length + budget - 1  # the last id that is sampled is not fed
+    needs = jnp.maximum(needs, jnp.where(cached < chat.length - 1, plan.chunk, 0))
+    order = jnp.argsort(jnp.where(budget > 0, needs, plan.config.capacity + 1))
+    block_needs = jnp.max(jnp.where(budget > 0, needs, 0)[order].reshape(-1, size), axis=1)
+    axes = _slot_axes(plan.model)
     blank = jnp.zeros((batch, plan.max_tokens), jnp.float32)
     nothing = Action(
         tokens=jnp.full((batch, plan.max_tokens), plan.config.template.pad_id, jnp.int32),
@@ -171,29 +191,74 @@ def _act(
         logprobs=blank if plan.config.store_logprobs else None,
         finished=jnp.ones(batch, bool),
     )
+    memory = memory._replace(
+        written=chat.counts[:, Count.DELTA], sampling_logprobs=blank, model_logprobs=blank
+    )  # fmt: skip
 
-    def block(carry: tuple[Array, Memory, Action]) -> tuple[Array, Memory, Action]:
+    def block(slots: int, carry: tuple[Array, Memory, Action]) -> tuple[Array, Memory, Action]:
         index, memory, action = carry
         rows = jax.lax.dynamic_slice(order, (index * size,), (size,))
         at = lambda tree: jax.tree.map(lambda leaf: leaf[rows], tree)  # noqa: E731
-        new = _act_on(plan, params, at(memory), jax.random.fold_in(key, index), at(chat))
         put = lambda old, new: old.at[rows].set(new, unique_indices=True)  # noqa: E731
-        return index + 1, *jax.tree.map(put, (memory, action), new)
+        some = at(memory._replace(cache=None))._replace(cache=_read_slots(memory.cache, axes, rows, slots))
+        new, given = _act_on(plan, params, some, jax.random.fold_in(key, index), at(chat), budget[rows])
+        cache = _write_slots(memory.cache, axes, rows, new.cache)
+        after = jax.tree.map(put, memory._replace(cache=None), new._replace(cache=None))
+        return index + 1, after._replace(cache=cache), jax.tree.map(put, action, given)
 
-    count = jnp.sum(answers, dtype=jnp.int32)
-    memory = memory._replace(sampling_logprobs=blank, model_logprobs=blank)
+    count = jnp.sum(budget > 0, dtype=jnp.int32)
     carry = jnp.int32(0), memory, nothing
-    return jax.lax.while_loop(lambda carry: carry[0] * size < count, block, carry)[1:]
+    for slots in plan.slots:
+
+        def fits(carry: Any, slots: int = slots) -> Array:
+            return (carry[0] * size < count) & (block_needs[carry[0]] <= slots)
+
+        carry = jax.lax.while_loop(fits, partial(block, slots), carry)
+    return carry[1:]
 
 
-def _act_on(plan: _Plan, params: Any, memory: Memory, key: PRNGKeyArray, chat: ChatState) -> tuple[Memory, Action]:
-    """`act` on all rows that are given."""
-    answers = ~chat.done & chat.awaits_answer
-    budget = jnp.where(answers, jnp.minimum(jax.vmap(remaining)(chat), plan.max_tokens), 0)
-    anew = memory.written != chat.counts[:, Count.DELTA]
-    # The last id is fed for the answer's first logits, so at most the ids before it count as cached.
-    cached = jnp.clip(jnp.where(anew, 0, memory.cached), 0, jnp.maximum(chat.length - 1, 0))
-    cache, cached = _fed(plan, params, memory.cache, cached, chat, budget > 0)
+def _slot_axes(model: Model) -> Any:
+    """Of each array of a cache which axis is that of the slots: the one that grows with them."""
+    small, large = (jax.eval_shape(partial(model.init_cache, 1, slots)) for slots in (8, 16))
+
+    def axis(one: Any, other: Any) -> int:
+        differ = [index for index, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b]
+        if len(differ) != 1:
+            raise ValueError(
+                f"a cache array of shape {one.shape} for 8 slots and {other.shape} for 16: for rows= and slots= each "
+                "array of a cache has one axis of slots"
+            )
+        return differ[0]
+
+    return jax.tree.map(axis, small, large)
+
+
+def _read_slots(cache: Cache, axes: Any, rows: Int[Array, "R"], slots: int) -> Cache:
+    """The first slots of some rows."""
+
+    def read(leaf: Array, axis: int) -> Array:
+        dims = jax.lax.GatherDimensionNumbers(tuple(range(1, leaf.ndim)), (0,), (0,))
+        sizes = tuple(1 if i == 0 else slots if i == axis else size for i, size in enumerate(leaf.shape))
+        return jax.lax.gather(leaf, rows[:, None], dims, sizes, unique_indices=True, mode="promise_in_bounds")
+
+    return jax.tree.map(read, cache, axes)
+
+
+def _write_slots(cache: Cache, axes: Any, rows: Int[Array, "R"], new: Cache) -> Cache:
+    def write(leaf: Array, axis: int, values: Array) -> Array:
+        dims = jax.lax.ScatterDimensionNumbers(tuple(range(1, leaf.ndim)), (0,), (0,))
+        return jax.lax.scatter(
+            leaf, rows[:, None], values, dims, unique_indices=True, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        )
+
+    return jax.tree.map(write, cache, axes, new)
+
+
+def _act_on(
+    plan: _Plan, params: Any, memory: Memory, key: PRNGKeyArray, chat: ChatState, budget: Int[Array, "B"]
+) -> tuple[Memory, Action]:
+    """`act` on all rows that are given, of which those with a budget answer."""
+    cache, cached = _fed(plan, params, memory.cache, memory.cached, chat, budget > 0)
     cache, answer = _answered(plan, params, cache, chat, budget, key)
     stored = answer.sampling_logprobs if plan.stored == "sampling" else answer.model_logprobs
     action = Action(
@@ -213,11 +278,14 @@ def _fed(
 ) -> tuple[Cache, Int[Array, "B"]]:
     """Feed what the cache lacks of the conversations, up to their last id but one."""
     goal = jnp.where(wanted, chat.length - 1, cached)
+    # A chunk ends with the goal, if it can: what is then fed once more is written as it was. So nothing is written
+    # beyond the slots a row needs, and rows from which nothing is wanted write their first chunk, whatever they hold.
+    latest = jnp.where(wanted, jnp.maximum(goal - plan.chunk, 0), 0)
     offsets = jnp.arange(plan.chunk, dtype=jnp.int32)
 
     def feed(carry: tuple[Cache, Array]) -> tuple[Cache, Array]:
         cache, cached = carry
-        positions = cached[:, None] + offsets[None, :]
+        positions = jnp.minimum(cached, latest)[:, None] + offsets[None, :]
         tokens = jnp.take_along_axis(chat.tokens, positions, axis=1, mode="clip")
         _, cache = plan.model.apply(params, _known(plan, tokens), positions, cache)
         return cache, jnp.minimum(cached + plan.chunk, goal)
@@ -238,7 +306,7 @@ def _answered(
     """Sample id after id until every row has ended. Rows that have ended feed their last id again, in its place."""
     batch, width = chat.counts.shape[0], plan.max_tokens
     stops = jnp.asarray(plan.stop_ids, jnp.int32)
-    position = jnp.maximum(chat.length - 1, 0)
+    position = jnp.where(budget > 0, chat.length - 1, 0)
     last = jnp.take_along_axis(chat.tokens, position[:, None], axis=1)[:, 0]
     blank = jnp.zeros((batch, width), jnp.float32)
     answer = _Answer(
@@ -256,7 +324,7 @@ def _answered(
         if plan.sampling.greedy:
             chosen = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         else:
-            chosen = jax.random.categorical(jax.random.fold_in(key, index), under_sampling).astype(jnp.int32)
+            chosen = sample_ids(jax.random.fold_in(key, index), under_sampling)
         under_model = jax.nn.log_softmax(logits, axis=-1)
 
         def put(column: Array, values: Array) -> Array:

@@ -19,11 +19,12 @@ from statelesschat.learn.imitation import begin_imitation, imitate
 from statelesschat.learn.training import Metrics, TrainState, begin_training, train
 from statelesschat.policies.transformer import init_params
 from statelesschat.runs.folder import RunFolder
-from statelesschat.runs.setup import CHUNK, WARM_CHUNK, Options, Setup, make_setup
+from statelesschat.runs.options import Options
+from statelesschat.runs.setup import CHUNK, WARM_CHUNK, Setup, make_setup
 
 _SAVE_EVERY = 50  # updates between checkpoints
 _LOOK_EVERY = 50  # updates between held-out evaluations
-ENOUGH = 0.1  # of unseen problems right at the first try: imitation stops, and rewards are found often enough
+ENOUGH = 0.12  # of unseen problems right at the first try: imitation stops, and rewards are found often enough
 _SAMPLES = 4  # conversations kept of each look
 
 
@@ -137,7 +138,7 @@ class _Run:
         for done in range(0, self.options.warm_up, WARM_CHUNK):
             if stop():
                 raise Interrupted("", 0)
-            state, losses = imitate(setup.warm_up, setup.env, setup.shown, setup.answers, state, WARM_CHUNK)
+            state, losses = imitate(setup.warm_up, setup.env, setup.table, setup.answers, state, WARM_CHUNK)
             if not np.isfinite(np.asarray(losses)).all():
                 at = done + int(np.argmin(np.isfinite(np.asarray(losses)))) + 1
                 raise NotFinite(f"imitation: the loss of update {at} is not finite, and there is no checkpoint yet")
@@ -155,7 +156,7 @@ class _Run:
         return begun
 
     def _mean_first_try(self, params: Any) -> float:
-        """Mean reward of first tries at problems that were not imitated, greedy; they are not the held-out ones."""
+        """Mean reward of first tries at problems that are neither imitated nor among the held-out ones, greedy."""
         states = _evaluate(self.setup.env, self.setup.greedy, params, self.setup.unseen)
         return float(np.asarray(states.chat.turn_rewards)[:, 0].mean())
 

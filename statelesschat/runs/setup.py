@@ -16,6 +16,7 @@ from statelesschat.policies.distribution import GREEDY
 from statelesschat.policies.model import Model
 from statelesschat.policies.sampler import Sampler
 from statelesschat.policies.transformer import TransformerConfig, transformer
+from statelesschat.runs.options import Options
 from statelesschat.tasks import arithmetic
 from statelesschat.text.codec import Codec
 from statelesschat.text.tokenizer import load_tokenizer
@@ -26,42 +27,22 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>a\n{% endif %}"
 )
 CHUNK = 10  # updates in one call of the compiled program
-WARM_CHUNK = 20
+WARM_CHUNK = 10
 _LIMITS = {
-    "capacity": 66,
+    "capacity": 58,
     "max_prompt_len": 28,
-    "max_message_len": 36,
+    "max_message_len": 28,
     "max_response_len": 5,
     "max_turns": 2,
     "max_messages": 4,
 }
-_WIDTHS = (28, 66)
-_SMALL = 29  # the largest operand of problems whose answers are imitated
-_OTHERS = 300  # further ones
+_WIDTHS = (28, 58)
+_STEP = 64  # rows to a step of the optimiser, of which an update makes about four
 _TRIES = 10  # in training one row in so many has a second try: later turns cost most of a rollout
 
 
 class OptionError(ValueError):
     """An option that cannot be; the message says what can."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What the command line asks for. What a run has to have alike to be gone on with is `about`."""
-
-    task: str = "arithmetic"
-    seed: int = 0
-    updates: int = 200
-    warm_up: int = 600
-    batch: int = 4096
-    repeats: int = 8
-    learning_rate: float = 0.01
-    held_out: int = 512
-    max_operand: int = 99
-
-    def about(self) -> dict[str, Any]:
-        """As JSON."""
-        return dataclasses.asdict(self)
 
 
 class Setup(NamedTuple):
@@ -75,8 +56,7 @@ class Setup(NamedTuple):
     shape: TransformerConfig
     recipe: Recipe
     warm_up: Recipe
-    shown: Table  # the rows of the table that are imitated
-    unseen: Table  # some rows that are not, by which it is seen when imitation has done enough
+    unseen: Table  # problems that are neither in the table nor, if there are enough, in held_out
     answers: Action  # the right answer to each row of the table
     greedy: Sampler
     problems: dict[str, list[str]]  # "train" and "held_out", as they are asked
@@ -91,33 +71,35 @@ def make_setup(options: Options) -> Setup:
     _check(options)
     tokenizer = load_tokenizer(None)
     chosen: dict[str, Any] = {"chat_template": _TEMPLATE, "system_prompt": None, "store_logprobs": True, **_LIMITS}
+    most, count = options.max_operand, options.held_out
     try:
-        problems = {
-            "train": arithmetic.problems(None, "train", options.max_operand, options.seed),
-            # The same held-out problems whatever the seed, so that runs can be compared.
-            "held_out": arithmetic.problems(options.held_out, "test", options.max_operand, 0),
-        }
+        problems = arithmetic.problems(None, "train", most, options.seed)
+        # The same held-out problems whatever the seed, so that runs can be compared.
+        held_out_problems = arithmetic.problems(count, "test", most, 0)
+        number = len(arithmetic.problems(None, "test", most, 0))
     except ValueError as error:
         raise OptionError(str(error)) from None
-    env, table = arithmetic.make(tokenizer, None, max_operand=options.max_operand, seed=options.seed, **chosen)
-    count = options.held_out
-    _, held_out = arithmetic.make(tokenizer, count, split="test", max_operand=options.max_operand, **chosen)
+    env, table = arithmetic.make(tokenizer, None, max_operand=most, seed=options.seed, **chosen)
+    # As many more by which it is seen when imitation has done enough: others, as far as there are any.
+    _, others = arithmetic.make(tokenizer, min(2 * count, number), split="test", max_operand=most, **chosen)
+    held_out, unseen = (take_rows(others, (np.arange(count) + start) % others.length.shape[0]) for start in (0, count))
     # Every held-out problem has its second try.
     table = dataclasses.replace(table, turn_limit=jnp.where(table.info.row_id % _TRIES == 0, 2, 1))
     config = env.init(jax.tree.map(lambda leaf: leaf[0], table)).chat.config
     plain = Codec(tokenizer, dataclasses.replace(config, store_logprobs=False))
-    shape = TransformerConfig(vocab_size=len(tokenizer))
+    shape = TransformerConfig(vocab_size=len(tokenizer), mlp_width=128)
     model = transformer(shape)
     sizes: dict[str, Any] = {"model": model, "config": config, "buckets": _WIDTHS}
     try:
         recipe = Recipe(
-            optimizer=_optimizer(_rl_schedule(options.learning_rate, 2 * options.updates)),
+            optimizer=_optimizer(_rl_schedule(options.learning_rate, 4 * options.updates)),
             batch=options.batch,
             repeats=options.repeats,
-            microbatch=_part(options.batch),
-            minibatch=_part(options.batch),
-            rows=_part(options.batch, 512),
-            chunk=22,  # the longest problem's ids but its last
+            microbatch=_part(options.batch, _STEP),
+            minibatch=_part(options.batch, _STEP),
+            rows=_part(options.batch, 256),
+            slots=(_WIDTHS[0],),
+            chunk=26,  # as many ids as a second try brings
             loss="reinforce",
             baseline="group_ratio",
             negative=0.0,
@@ -136,10 +118,13 @@ def make_setup(options: Options) -> Setup:
         shape,
         recipe,
         warm_up,
-        *_split(table, problems["train"]),
-        plain.encode_actions([str(problem.answer) for problem in problems["train"]]),
+        unseen,
+        plain.encode_actions([str(problem.answer) for problem in problems]),
         recipe.policy(GREEDY),
-        {split: [problem.question for problem in listed] for split, listed in problems.items()},
+        {
+            "train": [problem.question for problem in problems],
+            "held_out": [problem.question for problem in held_out_problems],
+        },
     )
 
 
@@ -149,36 +134,23 @@ def _optimizer(schedule: Any) -> Any:
 
 
 def _rl_schedule(rate: float, steps: int) -> Any:
-    """Rising to its peak over a fifth of the optimiser's steps, falling from half of them on."""
-    fifth, half = steps // 5, steps // 2
+    """Rising to its peak over a tenth of the optimiser's steps, falling from half of them on."""
+    tenth, half = steps // 10, steps // 2
     parts = [
-        optax.linear_schedule(0.4 * rate, rate, fifth),
+        optax.linear_schedule(0.6 * rate, rate, tenth),
         optax.constant_schedule(rate),
         optax.linear_schedule(rate, 0.05 * rate, steps - half),
     ]
-    return optax.join_schedules(parts, [fifth, half])
+    return optax.join_schedules(parts, [tenth, half])
 
 
 def _warm_up_schedule(updates: int) -> Any:
     return optax.warmup_cosine_decay_schedule(0.0, 0.02, 50, max(updates, 51), 0.002)
 
 
-def _part(batch: int, most: int = 128) -> int:
+def _part(batch: int, most: int) -> int:
     """Rows at once: at most so many, dividing the batch."""
     return next(size for size in range(min(most, batch), 0, -1) if batch % size == 0)
-
-
-def _split(table: Table, problems: list[arithmetic.Problem]) -> tuple[Table, Table]:
-    """Rows whose answers are imitated, all with small operands and a few others; and 512 of the rest.
-
-    That is enough to learn what an answer looks like and how small numbers add, and too little to know the others.
-    """
-    small = [row for row, p in enumerate(problems) if max(p.first, p.second) <= _SMALL]
-    large = [row for row, p in enumerate(problems) if max(p.first, p.second) > _SMALL]
-    others, unseen = large[:_OTHERS], large[_OTHERS:][:512] or small[:512]
-    # Small ones about twice as often as others.
-    repeats = max(1, round(len(small) / (2 * len(others)))) if others else 0
-    return take_rows(table, np.array(small + others * repeats)), take_rows(table, np.array(unseen))
 
 
 def _check(options: Options) -> None:

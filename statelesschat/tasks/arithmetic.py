@@ -18,7 +18,7 @@ from statelesschat.tasks.task import Task, assemble, codec_for, gold_numbers, on
 from statelesschat.text.codec import Codec
 
 SYSTEM_PROMPT = "Answer with a number."
-RETRY = "That is wrong. Try again."
+RETRY = "Wrong. Try again."
 _LIMIT = 10**9  # of an operand
 _ENUMERATED = 2**22  # problems, from which on they are drawn, not enumerated
 

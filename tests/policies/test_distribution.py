@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from statelesschat.policies import GREEDY, Sampling, sampling_logprobs
+from statelesschat.policies import GREEDY, Sampling, sample_ids, sampling_logprobs
 
 
 def by_hand(logits: Any, sampling: Sampling) -> Any:
@@ -72,3 +72,28 @@ def test_a_batch_is_its_rows_and_greedy_takes_the_first_of_equals() -> None:
 def test_what_is_no_distribution_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Sampling(**options)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 259])
+def test_ids_are_drawn_as_often_as_they_should_be(size: int) -> None:
+    logits = 2 * np.random.default_rng(size).normal(size=size).astype(np.float32)
+    logprobs = np.asarray(sampling_logprobs(logits, Sampling(top_k=40)))
+    count = 100_000
+    drawn = jax.jit(sample_ids)(jax.random.key(size), np.broadcast_to(logprobs, (count, size)))
+    found, expected = np.bincount(np.asarray(drawn), minlength=size), count * np.exp(logprobs.astype(np.float64))
+    assert found.sum() == count and (found[expected == 0] == 0).all()
+    some = expected > 5
+    # Pearson's statistic, in standard deviations above its mean.
+    degrees = max(int(some.sum()) - 1, 1)
+    statistic = ((found - expected)[some] ** 2 / expected[some]).sum()
+    assert statistic < degrees + 4 * (2 * degrees) ** 0.5
+
+
+def test_a_certain_id_is_drawn_whatever_the_random_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of the interval: no id of probability 0 is reached, and NaN gives some id."""
+    logprobs = np.full((3, 259), -np.inf, np.float32)
+    logprobs[0, 0], logprobs[1, 258], logprobs[2, [17, 100]] = 0, 0, np.log(np.float32(0.5))
+    for number, last in ((0.0, 17), (1 - 2.0**-23, 100)):
+        monkeypatch.setattr(jax.random, "uniform", lambda key, shape, number=number: np.full(shape, number, np.float32))
+        assert sample_ids(jax.random.key(0), logprobs).tolist() == [0, 258, last]
+    assert 0 <= int(sample_ids(jax.random.key(0), np.full(259, np.nan, np.float32))) < 259

@@ -54,11 +54,18 @@ def greedy_by_hand(env: sc.Env, params: Any, states: sc.EnvState, turns: int, ma
     [
         (0, {}),
         (1, {}),
-        (2, {"chunk": 7, "shared": 3, "rows": 2}),
+        (2, {"chunk": 7, "shared": 3, "rows": 2, "slots": (40, 80, 110)}),
         *(
             pytest.param(seed, options, marks=pytest.mark.slow)
             for seed in (3, 4, 5)
-            for options in ({}, {"chunk": 7}, {"shared": 2}, {"rows": 3}, {"chunk": 1, "shared": 6, "rows": 1})
+            for options in (
+                {},
+                {"chunk": 7},
+                {"shared": 2},
+                {"rows": 3},
+                {"slots": (60,)},
+                {"chunk": 1, "shared": 6, "rows": 1, "slots": (1, 64)},
+            )
         ),
     ],
 )

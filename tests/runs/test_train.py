@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from statelesschat.runs.folder import FolderError, RunFolder
-from statelesschat.runs.setup import OptionError, Options, make_setup
+from statelesschat.runs.options import Options
+from statelesschat.runs.setup import OptionError, make_setup
 from statelesschat.runs.showing import sparkline
 
 SMALL = ["--updates", "20", "--warm-up", "20", "--batch", "32", "--held-out", "16", "--max-operand", "40"]
@@ -34,7 +35,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         ({"task": "gsm8k"}, "learns arithmetic"),
         ({"updates": 15}, "a multiple of 10"),
-        ({"warm_up": 30}, "a multiple of 20"),
+        ({"warm_up": 35}, "a multiple of 10"),
         ({"seed": -1}, "--seed -1"),
         ({"repeats": 1}, "a group of one"),
         ({"batch": 30}, "no multiple of repeats"),
