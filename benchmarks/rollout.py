@@ -45,8 +45,6 @@ from statelesschat.policies import (
 )
 
 ANSWER, REPLY = 32, 32  # ids of each turn
-# The template's ids around a reply: a stop id and what opens and closes the messages.
-AROUND = 19
 SIZES = {
     "10M": TransformerConfig(259, num_layers=9, width=256, num_heads=8, mlp_width=1024),
     "1M": TransformerConfig(259, num_layers=4, width=128, num_heads=4, mlp_width=512),
@@ -72,17 +70,19 @@ class Talk:
             store_logprobs=True,
         )
         codec = sc.Codec(tokenizer, config)
-        blank = codec.encode_prompts([[{"role": "user", "content": ""}]]).length[0]
-        self.prompts = [
-            "".join(chr(97 + (7 * row + 3 * i) % 26) for i in range(prompt - int(blank))) for row in range(batch)
-        ]
-        block = codec.encode_messages("user", ["r" * (REPLY - AROUND)])
+        opened = int(codec.encode([""]).length[0])
+        # The stop id that an answer without one is closed with counts to the reply.
+        around = int(codec.encode_messages("user", [""]).length[0]) + len(config.template.closing_ids)
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        prompts = ["".join(letters[(7 * row + 3 * i) % 26] for i in range(prompt - opened)) for row in range(batch)]
+        block = codec.encode_messages("user", ["r" * (REPLY - around)])
         message = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), block)
         self.env = sc.with_reply(sc.chat_env(config), Partial(_reply, message))
-        self.states = sc.begin(self.env, from_iterable(self.prompts, codec), 0)
+        self.states = sc.begin(self.env, from_iterable(prompts, codec), 0)
         self.config, plain = config, transformer(self.shape)
         assert set(self.states.chat.length.tolist()) == {prompt}
         self.stops = config.template.stop_ids
+        self.slots = tuple(range(128, config.capacity, 128))
         self.model = Model(Partial(_endless, plain, self.stops), plain.init_cache, plain.vocab_size)
         # Far from uniform, so that what is likeliest depends on what was read, and rounding does not decide it.
         self.params = jax.tree.map_with_path(
@@ -180,11 +180,9 @@ def outside(rounds: int, batch: int) -> Iterator[dict[str, Any]]:
 def cache(rounds: int, batch: int) -> Iterator[dict[str, Any]]:
     """Tokens a second of eight turns, the cache kept, over feeding every prompt from its beginning."""
     talk = Talk("10M", batch, turns=8, prompt=256)
-    kept = sampler(talk.model, talk.config, GREEDY, chunk=64)
-    act = Partial(lambda policy, params, memory, key, states: policy.act(
-        params, memory._replace(cached=jnp.zeros_like(memory.cached)), key, states
-    ), kept)  # fmt: skip
-    runs = {"kept": talk.rollout(kept), "anew": talk.rollout(kept._replace(act=act))}
+    kept, anew = (sampler(talk.model, talk.config, GREEDY, chunk=size, slots=talk.slots) for size in (REPLY, 128))
+    act = Partial(_forgetting, anew.act)
+    runs = {"kept": talk.rollout(kept), "anew": talk.rollout(anew._replace(act=act))}
     told = {name: run().chat.tokens for name, run in runs.items()}
     seconds = take_turns(runs, rounds)
     yield {
@@ -198,11 +196,15 @@ def cache(rounds: int, batch: int) -> Iterator[dict[str, Any]]:
     }
 
 
+def _forgetting(act: Any, params: Any, memory: Any, key: Any, states: sc.EnvState) -> Any:
+    return act(params, memory._replace(cached=jnp.zeros_like(memory.cached)), key, states)
+
+
 def peers(rounds: int, batch: int) -> Iterator[dict[str, Any]]:
     """Tokens a second over those of ChatEnv and generate, for a very small model and one of ten millions."""
     for size in ("100k", "1M", "10M"):
         talk = Talk(size, batch, turns=8, prompt=64)
-        run = talk.rollout(sampler(talk.model, talk.config, GREEDY))
+        run = talk.rollout(sampler(talk.model, talk.config, GREEDY, chunk=REPLY, slots=talk.slots))
         written = np.asarray(run().chat.tokens)
         start = int(talk.states.chat.length[0])
         with tempfile.TemporaryDirectory() as folder:
@@ -247,7 +249,9 @@ def conversation_bytes() -> Iterator[dict[str, Any]]:
     """Bytes of a conversation of 4096 ids."""
     tokenizer = sc.load_tokenizer(None)
     for stored in (False, True):
-        config = sc.make_config(tokenizer, capacity=4096, max_turns=32, max_messages=64, store_logprobs=stored)
+        config = sc.make_config(
+            tokenizer, capacity=4096, max_messages=64, max_message_len=512, max_turns=32, store_logprobs=stored
+        )
         state = jax.eval_shape(partial(sc.init, config))
         cached = jax.eval_shape(partial(transformer(SIZES["10M"]).init_cache, 1, config.capacity))
         size = lambda tree: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))  # noqa: E731
