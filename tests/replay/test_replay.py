@@ -98,8 +98,8 @@ def test_table_and_exit_code(talks):
     assert "replayed 7 of 7 conversations" in result.stderr
 
 
-def test_a_bare_call_replays_the_sample_in_a_process_of_its_own():
-    call = [sys.executable, "-m", "statelesschat"]
+def test_replay_without_a_file_replays_the_sample_in_a_process_of_its_own():
+    call = [sys.executable, "-m", "statelesschat", "replay"]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "replay of sample.jsonl" in done.stdout and "EXACT" in done.stdout
@@ -326,7 +326,7 @@ def test_an_interrupt_leaves_no_traceback():
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import statelesschat.replay.job as job; from statelesschat.__main__ import main\n"
         "def wait(*_):\n    import time; print('waiting', flush=True); time.sleep(60)\n"
-        "job.Driver.warm_up = wait; sys.argv = ['statelesschat']; main()"
+        "job.Driver.warm_up = wait; sys.argv = ['statelesschat', 'replay']; main()"
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
