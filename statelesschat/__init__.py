@@ -36,6 +36,8 @@ from statelesschat.core.views import remaining as remaining
 from statelesschat.core.views import role_ids as role_ids
 from statelesschat.core.views import sampled_logprobs as sampled_logprobs
 from statelesschat.core.views import turn_ids as turn_ids
+from statelesschat.core.waiting import pend as pend
+from statelesschat.core.waiting import settle as settle
 from statelesschat.data.cursor import Cursor as Cursor
 from statelesschat.data.cursor import make_cursor as make_cursor
 from statelesschat.data.drawing import next_batch as next_batch

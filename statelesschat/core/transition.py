@@ -136,12 +136,12 @@ def step(state: ChatState, action: Action) -> ChatState:
 
     Ids that do not fit are dropped from the end: the answer keeps its longest prefix, with finish reason LENGTH,
     status OVERFLOW and ``truncated``. Where no answer is open: ILLEGAL_ROLE_ORDER, truncated, nothing written.
-    A row that is done stays as it is, with reward 0.
+    A row that is done, or pending, stays as it is, with reward 0.
     """
     config, old = state.config, state.counts
     check_action(config, action)
     length, flags = old[Count.LENGTH], old[Count.FLAGS]
-    live = (flags & int(Flag.DONE)) == 0
+    live = (flags & int(Flag.BLOCKED)) == 0
     acts = live & (old[Count.NEXT] == GENERATE)
 
     offered = jnp.where(acts, jnp.clip(action.length, 0, action.tokens.shape[0]), 0)
@@ -196,13 +196,13 @@ def append(state: ChatState, message: Message, where: Bool[Array, ""] | np.bool_
 
     Refused whole, with a status and ``truncated``: a message that does not fit (OVERFLOW), one more than
     ``max_messages`` with the answer it opens (TOO_MANY_MESSAGES), and one made for another neighbour or for a
-    conversation whose answer is still open (ILLEGAL_ROLE_ORDER). A row that is done stays as it is, with reward 0;
-    so does one where ``where`` is False.
+    conversation whose answer is still open (ILLEGAL_ROLE_ORDER). A row that is done, or pending, stays as it is, with
+    reward 0; so does one where ``where`` is False.
     """
     config, old = state.config, state.counts
     check_block("message", message.tokens, config.max_message_len, "max_message_len")
     header = message.header
-    live = ((old[Count.FLAGS] & int(Flag.DONE)) == 0) & where
+    live = ((old[Count.FLAGS] & int(Flag.BLOCKED)) == 0) & where
     opens = header[Header.NEXT] == GENERATE
 
     tokens, shift = drop_stop(config, message.tokens, header[Header.PREVIOUS], old[Count.STOP])
@@ -271,12 +271,12 @@ def prefill(
     """Put ids after the generation prompt: part of the answer's content, never of its loss mask.
 
     Legal while an answer is open and nothing of it was sampled, else ILLEGAL_ROLE_ORDER; what does not fit is
-    refused whole with OVERFLOW; both truncate. A row that is done stays as it is, with reward 0; so does one where
-    ``where`` is False.
+    refused whole with OVERFLOW; both truncate. A row that is done, or pending, stays as it is, with reward 0; so does
+    one where ``where`` is False.
     """
     config, old = state.config, state.counts
     check_block("prefill", tokens, config.max_message_len, "max_message_len")
-    live = ((old[Count.FLAGS] & int(Flag.DONE)) == 0) & where
+    live = ((old[Count.FLAGS] & int(Flag.BLOCKED)) == 0) & where
     legal = (old[Count.NEXT] == GENERATE) & (old[Count.SAMPLED] < 0)
     size = jnp.clip(length, 0, tokens.shape[0])
     fits = size <= config.capacity - old[Count.LENGTH]

@@ -125,7 +125,8 @@ class Flag(enum.IntFlag):
     """Bits of ``counts[Count.FLAGS]``.
 
     ``LISTED``: the open answer has a row in the table (something of it was written). ``STOPPED``: the last
-    answer's last id is a stop id.
+    answer's last id is a stop id. ``PENDING``: the row waits for something outside; ``HELD_TERMINATED`` and
+    ``HELD_TRUNCATED`` are what it will be when it is settled. ``BLOCKED``: no transition acts.
     """
 
     TERMINATED = 1
@@ -133,6 +134,10 @@ class Flag(enum.IntFlag):
     DONE = 3
     LISTED = 4
     STOPPED = 8
+    PENDING = 16
+    BLOCKED = 19
+    HELD_TERMINATED = 32
+    HELD_TRUNCATED = 64
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["tokens", "length", "header"], meta_fields=[])
@@ -241,4 +246,9 @@ class ChatState:
     @property
     def awaits_answer(self) -> Bool[Array, ""]:
         """Whether an answer is open, so that `step` is legal (on a row that is not done)."""
-        return self.counts[..., Count.NEXT] == int(Kind.GENERATE)
+        return (self.counts[..., Count.NEXT] == int(Kind.GENERATE)) & ~self.pending
+
+    @property
+    def pending(self) -> Bool[Array, ""]:
+        """Whether the row waits for something outside, as a tool's result."""
+        return (self.counts[..., Count.FLAGS] & int(Flag.PENDING)) != 0

@@ -49,7 +49,7 @@ def latest_answer(state: ChatState) -> Int[Array, "10"]:
 
 def remaining(state: ChatState) -> Int[Array, ""]:
     """How many more ids fit, int32; 0 on a row that is done."""
-    return jnp.where(state.done, 0, state.config.capacity - state.length)
+    return jnp.where(state.done | state.pending, 0, state.config.capacity - state.length)
 
 
 def attention_mask(state: ChatState) -> Bool[Array, "L"]:

@@ -100,6 +100,8 @@ def combine(
     static: tuple[Any, ...] = (),
     arrays: Any = (),
     own: Any = (),
+    renew: Callable[[Any, Any], Any] | None = None,
+    eager: bool = False,
 ) -> Env:
     """An environment with something added to its step: the one way in which combinators are made.
 
@@ -111,15 +113,25 @@ def combine(
         arrays: a pytree that becomes part of the environment.
         own: what the combinator keeps in the state at the beginning of a conversation: a pytree of numpy scalars or
             arrays. Its entry has their structure, shapes and dtypes for ever.
+        renew: what it keeps when a conversation begins anew, ``(own, kept) -> own``: from what it keeps at the
+            beginning and what the row kept so far. By default the former.
+        eager: the step reaches outside, so it is no program of its own, nor are those of combinators around it:
+            called outside of jit, it reaches out as a plain function does.
     """
     if not all(hasattr(env, name) for name in Env._fields):
         raise TypeError(f"a {type(env).__name__} is no environment; begin with chat_env(config)")
     own = jax.tree.map(np.asarray, own)
+    eager = eager or getattr(env.step, "func", None) is _combined_step
+    step = _combined_step if eager else _jitted(_combined_step)
     return Env(
         Partial(_combined_init, env.init, own),
-        Partial(_jitted(_combined_reset), env.reset, own),
-        Partial(_jitted(_combined_step), env.step, Partial(Bound(combined, static)), arrays),
+        Partial(_jitted(_combined_reset), env.reset, own, Partial(Bound(_renewed if renew is None else renew))),
+        Partial(step, env.step, Partial(Bound(combined, static)), arrays),
     )
+
+
+def _renewed(own: Any, kept: Any) -> Any:
+    return own
 
 
 @functools.cache
@@ -198,10 +210,15 @@ def _combined_init(init: Callable[..., EnvState], own: Any, example_data: ChatDa
 
 
 def _combined_reset(
-    reset: Callable[..., EnvState], own: Any, state: EnvState, data: ChatData, where: Where = True
+    reset: Callable[..., EnvState],
+    own: Any,
+    renew: Callable[[Any, Any], Any],
+    state: EnvState,
+    data: ChatData,
+    where: Where = True,
 ) -> EnvState:
     state, kept = _popped(state)
-    fresh = jax.tree.map(lambda new, old: jnp.where(where, new, old), own, kept)
+    fresh = jax.tree.map(lambda new, old: jnp.where(where, new, old), renew(own, kept), kept)
     return _pushed(reset(state, data, where), fresh)
 
 

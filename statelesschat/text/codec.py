@@ -11,7 +11,7 @@ from statelesschat.core.config import ChatConfig
 from statelesschat.core.types import Action, ChatData, ChatState, Column, Finish, Kind, Message, Role
 from statelesschat.text.build import fingerprint
 from statelesschat.text.calls import CallFormat, Reading, read_calls
-from statelesschat.text.decoding import decode_blocks, decode_histories, decode_responses, decode_texts
+from statelesschat.text.decoding import decode_answers, decode_blocks, decode_histories, decode_responses, decode_texts
 from statelesschat.text.fields import Content
 from statelesschat.text.inputs import (
     Conversation,
@@ -243,6 +243,27 @@ class Codec:
             ['5', 'two']
         """
         return decode_responses(self.writer, states)
+
+    def decode_answers(self, tokens: Any, lengths: Any, finishes: Any, first: Any = None) -> list[str]:
+        """Answers as text, as `decode_responses` gives them, from their ids alone: for what gets no states.
+
+        Args:
+            tokens: int32[B, R], ids without the stop id.
+            lengths: int32[B], how many there are.
+            finishes: int32[B], a `Finish` each.
+            first: bool[B], whether they are the first tokens of their conversation; by default none is.
+
+        Example:
+            >>> import statelesschat as sc
+            >>> tokenizer = sc.load_tokenizer(None)
+            >>> config = sc.make_config(tokenizer, capacity=256, max_messages=8, max_message_len=64, max_turns=2)
+            >>> codec = sc.Codec(tokenizer, config)
+            >>> codec.decode_answers([[53, 0]], [1], [sc.Finish.STOP])
+            ['5']
+        """
+        lengths, finishes = np.atleast_1d(np.asarray(lengths)), np.atleast_1d(np.asarray(finishes))
+        firsts = np.zeros(lengths.shape, bool) if first is None else np.atleast_1d(np.asarray(first, bool))
+        return decode_answers(self.writer, np.atleast_2d(np.asarray(tokens)), lengths, finishes, firsts)
 
     def decode_messages(self, messages: Message) -> list[dict[str, str]]:
         """Messages as dicts, the inverse of `encode_messages`."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from statelesschat.core.types import ChatState, Column, Finish, Header, Kind, Message
 from statelesschat.text.calls import CallFormat, read_calls
@@ -58,8 +58,19 @@ def decode_responses(writer: Writer, states: ChatState) -> list[str]:
     # One width is one trace, so widths are powers of two.
     width = min(1 << max(int(counts.max()) - 1, 0).bit_length(), states.tokens.shape[-1])
     tokens = np.asarray(_stretches(states.tokens if batched else states.tokens[None], starts, width))
-    pieces = [row[:count].tolist() for row, count in zip(tokens, counts, strict=True)]
-    texts = _decode(writer, pieces, (starts == 0).tolist())
+    return decode_answers(writer, tokens, counts, finishes, starts == 0)
+
+
+def decode_answers(
+    writer: Writer,
+    tokens: Int[np.ndarray, "B R"],
+    lengths: Int[np.ndarray, "B"],
+    finishes: Int[np.ndarray, "B"],
+    first: Bool[np.ndarray, "B"],
+) -> list[str]:
+    """Answers as text, of their ids without a stop id; ``first`` of those that are a conversation's first tokens."""
+    pieces = [row[:count].tolist() for row, count in zip(tokens, lengths, strict=True)]
+    texts = _decode(writer, pieces, first.tolist())
     return [
         _answer_content(writer, text, Finish(finish)) if finish != Finish.NONE else ""
         for text, finish in zip(texts, finishes.tolist(), strict=True)

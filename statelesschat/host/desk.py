@@ -1,0 +1,194 @@
+"""Where conversations' answers arrive on the host: ids become text, and what is replied becomes blocks again."""
+
+import enum
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from statelesschat.core.types import Message, Role
+from statelesschat.host.bridge import register, unregister
+from statelesschat.host.fitting import fit_messages
+from statelesschat.host.registry import Ticket
+from statelesschat.host.session import Outcome
+from statelesschat.text.codec import Codec
+
+_REMEMBERED = 4096  # details of faults
+_HEADER = 7
+
+
+class Ask(enum.IntEnum):
+    """Entries of what a row tells the host, before the ids of its answer."""
+
+    SLOT = 0
+    GENERATION = 1
+    CALLS = 2  # answered before in this episode
+    SEED = 3
+    FINAL = 4  # the episode ended with this answer
+    TURN = 5
+    ROW = 6  # -1, as the two below: not known
+    GROUP = 7
+    REPEAT = 8
+    FINISH = 9
+    FIRST = 10  # the answer is the first thing in the conversation
+    LENGTH = 11
+
+
+class Got(enum.IntEnum):
+    """Entries of what a row is told, before its messages, each of which is its length, its header and its ids."""
+
+    SLOT = 0
+    GENERATION = 1
+    PENDING = 2
+    OUTCOME = 3
+    REWARD = 4  # the bits of a float32
+    TERMINATE = 5
+    FAULT = 6
+
+
+class Answer(NamedTuple):
+    """An answer of a conversation, on the host."""
+
+    ticket: Ticket
+    text: str
+    turn: int  # answers finished before this one
+    row_id: int  # of the table, as the two below; -1: not known
+    group_id: int
+    repeat_id: int
+    whole: bool  # False: of a longer answer than the bridge has room for, only the beginning
+
+
+class Verdict(NamedTuple):
+    """What the host replies to an answer."""
+
+    slot: int = -1
+    generation: int = 0
+    pending: bool = False  # not ready: the same answer comes again
+    outcome: Outcome = Outcome.OK
+    detail: str = ""  # for people, where the outcome is a fault
+    messages: tuple[str | Mapping[str, Any], ...] = ()  # said to the model, in order, as `encode_messages` takes them
+    reward: float = 0.0
+    terminate: bool = False
+    fault: bool = False  # the row ends with HOST_ERROR
+
+
+Serve = Callable[[list[Answer]], list[Verdict]]
+
+
+class Desk:
+    """Serves the rows of one environment: decodes their answers, asks ``serve``, encodes what it says.
+
+    Args:
+        codec: of the environment's config.
+        serve: all answers of one call to a verdict each; it never raises for what a row can cause.
+        role: who speaks, a `Role` or its name.
+        messages: the most messages in one turn; 0: nothing is said.
+        response_len: ids of an answer that reach the host.
+        message_len: ids of room for each message.
+    """
+
+    def __init__(
+        self, codec: Codec, serve: Serve, *, role: Any = "user", messages: int = 1, response_len: int, message_len: int
+    ) -> None:
+        self.codec, self.role = codec, role
+        self.count, self.response_len, self.message_len = messages, response_len, message_len
+        self.answer_width = len(Got) + messages * (1 + _HEADER + message_len)
+        self._serve = serve
+        self._details: dict[tuple[int, int], str] = {}
+        self._lock = threading.Lock()
+        if messages:
+            self._check_role()
+        self.handle = register(self._called, self.answer_width)
+
+    def close(self) -> None:
+        """Take no more answers."""
+        unregister(self.handle)
+
+    def detail(self, slot: int, generation: int) -> str:
+        """What is known of an episode's fault."""
+        return self._details.get((slot, generation), "")
+
+    def _check_role(self) -> None:
+        try:
+            for previous in ("assistant", *((self.role,) if self.count > 1 else ())):
+                fit_messages(self.codec, self.role, ["x" * 99_999], [previous], ["generate"], self.message_len)
+        except ValueError as error:
+            names = ", ".join(repr(role.name.lower()) for role in Role if role is not Role.ASSISTANT)
+            raise ValueError(
+                f"this template cannot write replies as role={self.role!r}: {error}; choose another of {names}"
+            ) from None
+
+    def _called(self, rows: Int[np.ndarray, "N A"]) -> Int[np.ndarray, "N K"]:
+        """The handler of the bridge."""
+        answers = self._read(rows)
+        verdicts = self._serve(answers)
+        return self._write(verdicts)
+
+    def _read(self, rows: Int[np.ndarray, "N A"]) -> list[Answer]:
+        ids = rows[:, len(Ask) :]
+        lengths = rows[:, Ask.LENGTH]
+        texts = self.codec.decode_answers(
+            ids, np.minimum(lengths, ids.shape[1]), rows[:, Ask.FINISH], rows[:, Ask.FIRST]
+        )
+        return [
+            Answer(
+                Ticket(row[Ask.SLOT], row[Ask.GENERATION], row[Ask.CALLS], row[Ask.SEED], bool(row[Ask.FINAL])),
+                text,
+                row[Ask.TURN],
+                row[Ask.ROW],
+                row[Ask.GROUP],
+                row[Ask.REPEAT],
+                row[Ask.LENGTH] <= ids.shape[1],
+            )
+            for row, text in zip(rows[:, : len(Ask)].tolist(), texts, strict=True)
+        ]
+
+    def _write(self, verdicts: Sequence[Verdict]) -> Int[np.ndarray, "N K"]:
+        made = np.zeros((len(verdicts), self.answer_width), np.int32)
+        for row, verdict in zip(made, verdicts, strict=True):
+            row[Got.SLOT], row[Got.GENERATION] = verdict.slot, verdict.generation
+            row[Got.PENDING], row[Got.OUTCOME] = verdict.pending, verdict.outcome
+            row[Got.REWARD] = np.float32(verdict.reward).view(np.int32)
+            row[Got.TERMINATE], row[Got.FAULT] = verdict.terminate, verdict.fault
+            if verdict.fault:
+                self._remember((verdict.slot, verdict.generation), verdict.detail or verdict.outcome.name)
+        if self.count:
+            self._say(made, verdicts)
+        return made
+
+    def _say(self, made: Int[np.ndarray, "N K"], verdicts: Sequence[Verdict]) -> None:
+        """Write the messages of all verdicts into their rows."""
+        places: list[tuple[int, int]] = []
+        contents: list[str | Mapping[str, Any]] = []
+        befores: list[Any] = []
+        afters: list[Any] = []
+        for index, verdict in enumerate(verdicts):
+            said = verdict.messages[: self.count]
+            for place, content in enumerate(said):
+                places.append((index, place))
+                contents.append(content)
+                befores.append(self.role if place else "assistant")
+                afters.append("generate" if place == len(said) - 1 else self.role)
+        if not contents:
+            return
+        block = fit_messages(self.codec, self.role, contents, befores, afters, self.message_len)
+        size = 1 + _HEADER + self.message_len
+        packed = np.concatenate([block.length[:, None], block.header, block.tokens], axis=1)
+        for (index, place), entry in zip(places, packed, strict=True):
+            begin = len(Got) + place * size
+            made[index, begin : begin + size] = entry
+
+    def _remember(self, episode: tuple[int, int], detail: str) -> None:
+        with self._lock:
+            self._details[episode] = detail
+            while len(self._details) > _REMEMBERED:
+                del self._details[next(iter(self._details))]
+
+
+def message_at(answer: Any, place: int, message_len: int) -> Message:
+    """One of the messages of an answer of the bridge, on device."""
+    begin = len(Got) + place * (1 + _HEADER + message_len)
+    tokens = begin + 1 + _HEADER
+    return Message(answer[tokens : tokens + message_len], answer[begin], answer[begin + 1 : tokens])
