@@ -8,7 +8,7 @@ class Capture:
         >>> capture = Capture(60)
         >>> capture.add(b"x" * 100)
         >>> capture.text()
-        b'xxxxxxxxxxxx\n[77 of 100 bytes left out]\nxxxxxxxxxxx'
+        b'xxxxxxxxxxxxxxxx\n[68 of 100 bytes left out]\nxxxxxxxxxxxxxxxx'
     """
 
     def __init__(self, most: int) -> None:

@@ -12,7 +12,7 @@ from statelesschat.core.types import Message, Role
 from statelesschat.host.bridge import register, unregister
 from statelesschat.host.fitting import fit_messages
 from statelesschat.host.registry import Ticket
-from statelesschat.host.session import Outcome
+from statelesschat.host.session import Outcome, Row
 from statelesschat.text.codec import Codec
 
 _REMEMBERED = 4096  # details of faults
@@ -53,10 +53,6 @@ class Answer(NamedTuple):
 
     ticket: Ticket
     text: str
-    turn: int  # answers finished before this one
-    row_id: int  # of the table, as the two below; -1: not known
-    group_id: int
-    repeat_id: int
     whole: bool  # False: of a longer answer than the bridge has room for, only the beginning
 
 
@@ -133,15 +129,7 @@ class Desk:
             ids, np.minimum(lengths, ids.shape[1]), rows[:, Ask.FINISH], rows[:, Ask.FIRST]
         )
         return [
-            Answer(
-                Ticket(row[Ask.SLOT], row[Ask.GENERATION], row[Ask.CALLS], row[Ask.SEED], bool(row[Ask.FINAL])),
-                text,
-                row[Ask.TURN],
-                row[Ask.ROW],
-                row[Ask.GROUP],
-                row[Ask.REPEAT],
-                row[Ask.LENGTH] <= ids.shape[1],
-            )
+            Answer(_ticket(row), text, row[Ask.LENGTH] <= ids.shape[1])
             for row, text in zip(rows[:, : len(Ask)].tolist(), texts, strict=True)
         ]
 
@@ -185,6 +173,11 @@ class Desk:
             self._details[episode] = detail
             while len(self._details) > _REMEMBERED:
                 del self._details[next(iter(self._details))]
+
+
+def _ticket(row: list[int]) -> Ticket:
+    who = Row(row[Ask.ROW], row[Ask.GROUP], row[Ask.REPEAT], row[Ask.TURN])
+    return Ticket(row[Ask.SLOT], row[Ask.GENERATION], row[Ask.CALLS], row[Ask.SEED], bool(row[Ask.FINAL]), who)
 
 
 def message_at(answer: Any, place: int, message_len: int) -> Message:

@@ -31,8 +31,9 @@ def with_session(
     registry: Registry,
     *,
     role: Any = "user",
+    messages: int = 1,
     read: Callable[[str], bytes] = str.encode,
-    show: Callable[[Reply], str] | None = None,
+    show: Callable[[Reply], str | None] | None = None,
     deadline_s: float | None = None,
     response_len: int | None = None,
 ) -> Env:
@@ -51,8 +52,9 @@ def with_session(
         codec: of the environment's config.
         registry: of the sessions.
         role: who says the output.
+        messages: the most messages in a reply; only a session that gives ``parts`` has more than one.
         read: an answer's text to a command, on the host.
-        show: a reply to what the model is told; by default `show_reply`.
+        show: a reply to what the model is told, None for nothing; by default `show_reply`.
         deadline_s: seconds until a step goes on without rows that are not ready: these are PENDING, take part in
             nothing, and are collected by a later step. None: a step takes as long as its slowest row.
         response_len: ids of an answer that are sent, by default ``max_response_len``: raise it where answers are given
@@ -82,7 +84,7 @@ def with_session(
             for i, answer in enumerate(answers)
         ]
 
-    return with_host(env, codec, serve, role=role, response_len=response_len)
+    return with_host(env, codec, serve, role=role, messages=messages, response_len=response_len)
 
 
 def with_host(
@@ -136,20 +138,21 @@ def _unread(answer: Answer, why: str) -> Verdict:
     return Verdict(slot, generation, outcome=Outcome.REFUSED, messages=(f"[not run: {why}]",))
 
 
-def _verdict(called: Called, show: Callable[[Reply], str]) -> Verdict:
+def _verdict(called: Called, show: Callable[[Reply], str | None]) -> Verdict:
     """What a reply means for the row."""
     reply = called.reply
     if reply is None:
         return Verdict(called.slot, called.generation, pending=True)
     ended = reply.event in ("exit", "submit")
     lost = reply.outcome not in SAID and not ended
-    said = () if lost else tuple(part.message() for part in reply.parts) or (show(reply),)
+    shown = None if lost or reply.parts else show(reply)
+    said = tuple(part.message() for part in reply.parts) if shown is None else (shown,)
     return Verdict(
         called.slot,
         called.generation,
         outcome=reply.outcome,
         detail=reply.detail,
-        messages=() if ended else said,
+        messages=() if ended or lost else said,
         reward=reply.reward,
         terminate=ended,
         fault=lost,

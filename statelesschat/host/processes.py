@@ -78,7 +78,7 @@ def interrupt(shell: int, others: Collection[int], *, group: bool) -> None:
     """What Ctrl-C does, to a shell and to others; those that were stopped go on.
 
     Args:
-        shell: pid; 0: none. It gets one signal only: a second that comes before it has seen the first ends bash.
+        shell: pid; 0: none. It gets one signal.
         others: pids.
         group: all in the process group of the shell as well, jobs in the background among them.
     """

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from statelesschat.host.crew import Crew
 from statelesschat.host.endings import close_at_end, closed
 from statelesschat.host.pool import NoSessionError, SessionPool
-from statelesschat.host.session import Outcome, Reply, Session
+from statelesschat.host.session import Outcome, Reply, Row, Session
 
 _KEPT = 1 << 16  # episodes that are over and still remembered, so that what comes late is told STALE
 
@@ -26,6 +26,7 @@ class Ticket(NamedTuple):
     turn: int  # commands run before in this episode
     seed: int = 0  # what a fresh session is reset with
     final: bool = False  # the episode ends with this command: its session is let go of afterwards
+    row: Row = Row()  # told to sessions that ask for it
 
 
 class Called(NamedTuple):
@@ -219,6 +220,8 @@ class Registry:
                 if gone:
                     self._pool.give_back(session)
                     return _refused(Outcome.STALE, "the episode was let go of while its session started")
+            if (meet := getattr(session, "meet", None)) is not None:
+                meet(ticket.row)
             reply = session.run(
                 ticket.turn, action, timeout_s=self.timeout_s, idle_s=self.idle_s, max_bytes=self.max_bytes
             )

@@ -130,11 +130,11 @@ def _bubblewrap(limits: Limits, env: Mapping[str, str], read_only: Sequence[str]
         words += ["--ro-bind-try", path, path]
     for path, fd in etc.items():
         words += ["--perms", "0644", "--file", str(fd), path]
-    for path in read_only:
-        words += ["--ro-bind", path, path]
     size = str(limits.disk_bytes)
     words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm"]
     words += ["--remount-ro", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
+    for path in read_only:
+        words += ["--ro-bind", path, path]
     return [*words, "--size", size, "--tmpfs", WORKSPACE, "--chdir", WORKSPACE, "--remount-ro", "/"]
 
 

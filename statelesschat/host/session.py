@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 MAX_COMMAND_BYTES = 1 << 20
 
@@ -34,6 +34,15 @@ class Outcome(enum.IntEnum):
     DIVERGED = 9
     EXHAUSTED = 10
     FAULT = 11
+
+
+class Row(NamedTuple):
+    """Which conversation asks: -1 where the data does not say."""
+
+    row_id: int = -1  # of the table
+    group_id: int = -1  # of its repeats
+    repeat_id: int = -1
+    turn: int = 0  # answers finished before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +127,10 @@ class SessionSpec:
 
 @runtime_checkable
 class Session(Protocol):
-    """One world. ``reset`` and ``run`` never raise, at most one of them is in flight at a time."""
+    """One world. ``reset`` and ``run`` never raise, at most one of them is in flight at a time.
+
+    One that has a method ``meet(row: Row)`` is told before each command which conversation asks.
+    """
 
     spec: SessionSpec
 

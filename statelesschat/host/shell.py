@@ -175,7 +175,7 @@ class ShellSession:
             if isinstance(answer, Frame):
                 self._cwd, self._rc = answer.cwd, answer.rc
                 return "" if answer.rc == 0 else f"setup failed with exit code {answer.rc}"
-            return f"setup did not end: {answer.value}"
+            return "it was killed while it started" if transport.killed else f"setup did not finish: {answer.value}"
         said = began.text().decode(errors="replace").strip()
         why = "the files could not be unpacked" if isinstance(answer, Frame) else answer.value
         if transport.killed:
