@@ -1,5 +1,8 @@
 """Everything with a side effect: sessions, tools and graders, and the one bridge that reaches them from the device."""
 
+from statelesschat.host.checking import HostError as HostError
+from statelesschat.host.checking import check as check
+from statelesschat.host.checking import faults as faults
 from statelesschat.host.desk import Answer as Answer
 from statelesschat.host.desk import Verdict as Verdict
 from statelesschat.host.environment import show_reply as show_reply

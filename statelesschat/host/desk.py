@@ -17,6 +17,7 @@ from statelesschat.text.codec import Codec
 
 _REMEMBERED = 4096  # details of faults
 _HEADER = 7
+desks: "dict[int, Desk]" = {}  # by handle
 
 
 class Ask(enum.IntEnum):
@@ -68,6 +69,7 @@ class Verdict(NamedTuple):
     reward: float = 0.0
     terminate: bool = False
     fault: bool = False  # the row ends with HOST_ERROR
+    error: BaseException | None = None  # behind it
 
 
 Serve = Callable[[list[Answer]], list[Verdict]]
@@ -92,19 +94,21 @@ class Desk:
         self.count, self.response_len, self.message_len = messages, response_len, message_len
         self.answer_width = len(Got) + messages * (1 + _HEADER + message_len)
         self._serve = serve
-        self._details: dict[tuple[int, int], str] = {}
+        self._faults: dict[tuple[int, int], tuple[str, BaseException | None]] = {}
         self._lock = threading.Lock()
         if messages:
             self._check_role()
         self.handle = register(self._called, self.answer_width)
+        desks[self.handle] = self
 
     def close(self) -> None:
-        """Take no more answers."""
+        """Take no more answers, and forget what went wrong."""
         unregister(self.handle)
+        desks.pop(self.handle, None)
 
-    def detail(self, slot: int, generation: int) -> str:
-        """What is known of an episode's fault."""
-        return self._details.get((slot, generation), "")
+    def fault(self, slot: int, generation: int) -> tuple[str, BaseException | None]:
+        """What is known of an episode's fault, and the exception behind it, if there is one."""
+        return self._faults.get((slot, generation), ("", None))
 
     def _check_role(self) -> None:
         try:
@@ -141,7 +145,7 @@ class Desk:
             row[Got.REWARD] = np.float32(verdict.reward).view(np.int32)
             row[Got.TERMINATE], row[Got.FAULT] = verdict.terminate, verdict.fault
             if verdict.fault:
-                self._remember((verdict.slot, verdict.generation), verdict.detail or verdict.outcome.name)
+                self._remember(verdict)
         if self.count:
             self._say(made, verdicts)
         return made
@@ -168,11 +172,11 @@ class Desk:
             begin = len(Got) + place * size
             made[index, begin : begin + size] = entry
 
-    def _remember(self, episode: tuple[int, int], detail: str) -> None:
+    def _remember(self, verdict: Verdict) -> None:
         with self._lock:
-            self._details[episode] = detail
-            while len(self._details) > _REMEMBERED:
-                del self._details[next(iter(self._details))]
+            self._faults[verdict.slot, verdict.generation] = verdict.detail, verdict.error
+            while len(self._faults) > _REMEMBERED:
+                del self._faults[next(iter(self._faults))]
 
 
 def _ticket(row: list[int]) -> Ticket:

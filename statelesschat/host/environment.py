@@ -109,7 +109,8 @@ def with_host(
     config = codec.config
     width = config.max_response_len if response_len is None else response_len
     desk = Desk(codec, serve, role=role, messages=messages, response_len=width, message_len=config.max_message_len)
-    static = desk, desk.answer_width, messages, width, config.max_message_len
+    # The desk is reached by its handle, which is data: environments alike but for their desks share their programs.
+    static = desk.answer_width, messages, width, config.max_message_len
     return combine(env, _visited, static=static, own=Visit.fresh(desk.handle), renew=Visit.renewed, eager=True)
 
 
@@ -152,6 +153,7 @@ def _verdict(called: Called, show: Callable[[Reply], str | None]) -> Verdict:
         called.generation,
         outcome=reply.outcome,
         detail=reply.detail,
+        error=reply.error,
         messages=() if ended or lost else said,
         reward=reply.reward,
         terminate=ended,
@@ -160,7 +162,6 @@ def _verdict(called: Called, show: Callable[[Reply], str | None]) -> Verdict:
 
 
 def _visited(
-    desk: Desk,
     answer_width: int,
     messages: int,
     width: int,

@@ -228,7 +228,7 @@ class Registry:
         except NoSessionError as error:
             return error.reply
         except Exception as error:  # a session that breaks its contract
-            reply = Reply(b"", Outcome.FAULT, detail=f"{type(error).__name__}: {error}")
+            reply = Reply(b"", Outcome.FAULT, detail=f"{type(error).__name__}: {error}", error=error)
         if ticket.final or reply.outcome in (Outcome.DEAD, Outcome.FAULT) or reply.event in ("exit", "submit"):
             with self._lock:
                 session, episode.session = episode.session, None
@@ -263,7 +263,7 @@ def _result(future: "Future[Reply] | Reply", timeout: float | None) -> Reply | N
     except TimeoutError:
         return None
     except Exception as error:  # of the registry itself; a row has to learn of it
-        return Reply(b"", Outcome.FAULT, detail=f"{type(error).__name__}: {error}")
+        return Reply(b"", Outcome.FAULT, detail=f"{type(error).__name__}: {error}", error=error)
 
 
 def _refused(outcome: Outcome, detail: str) -> Reply:

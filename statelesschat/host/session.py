@@ -75,6 +75,7 @@ class Reply:
         reward: what the turn earned, where the session knows by itself; finite.
         detail: what went wrong, for people.
         parts: the messages it consists of, where it is more than one text.
+        error: the exception behind a FAULT.
     """
 
     obs: bytes
@@ -87,6 +88,7 @@ class Reply:
     reward: float = 0.0
     detail: str = ""
     parts: tuple[Part, ...] = ()
+    error: BaseException | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
