@@ -23,8 +23,9 @@ from jax import lax
 from jax._src import xla_bridge
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
-from jax.experimental import io_callback
 from jaxtyping import Array, Bool, Int
+
+from statelesschat.host.callback import host_callback
 
 Handler = Callable[[Int[np.ndarray, "N A"]], Int[np.ndarray, "N K"]]
 """What is reached: rows that act, int32[N, A], to answers int32[N, K]. Several device threads may call it at once."""
@@ -125,14 +126,19 @@ def _crossing(width: int) -> Callable[[Array], Array]:
 
 def _reach(packed: Array, width: int) -> Array:
     """The host, for a packed array with all batch axes in front, as part of a program."""
-    call = functools.partial(_call, width)
-    shape = jax.ShapeDtypeStruct((*packed.shape[:-1], width + 1), jnp.int32)
+    call = _caller(width)
     return lax.cond(
         jnp.any(packed[..., 0] != 0),
-        lambda packed: io_callback(call, shape, packed),
-        lambda packed: jnp.zeros(shape.shape, shape.dtype),
+        lambda packed: host_callback(packed, call, width + 1),
+        lambda packed: jnp.zeros((*packed.shape[:-1], width + 1), jnp.int32),
         packed,
     )
+
+
+@functools.cache
+def _caller(width: int) -> Callable[[Any], Any]:
+    """One object for each width: programs are told apart by it."""
+    return functools.partial(_call, width)
 
 
 def _call(width: int, packed: Any) -> Int[np.ndarray, "... K+1"]:

@@ -20,7 +20,7 @@ class Crew:
     def __init__(self, size: int, name: str) -> None:
         self._size, self._name = size, f"{name}-{next(_numbers)}"
         self._work: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal that closes it may come while the same thread holds it
         self._threads = self._busy = 0
         self._closed = False
 

@@ -47,6 +47,7 @@ class Got(enum.IntEnum):
     REWARD = 4  # the bits of a float32
     TERMINATE = 5
     FAULT = 6
+    RAN = 7
 
 
 class Answer(NamedTuple):
@@ -70,6 +71,7 @@ class Verdict(NamedTuple):
     terminate: bool = False
     fault: bool = False  # the row ends with HOST_ERROR
     error: BaseException | None = None  # behind it
+    ran: bool = True  # False: nothing was run, and the next command has the same number
 
 
 Serve = Callable[[list[Answer]], list[Verdict]]
@@ -142,8 +144,9 @@ class Desk:
         for row, verdict in zip(made, verdicts, strict=True):
             row[Got.SLOT], row[Got.GENERATION] = verdict.slot, verdict.generation
             row[Got.PENDING], row[Got.OUTCOME] = verdict.pending, verdict.outcome
-            row[Got.REWARD] = np.float32(verdict.reward).view(np.int32)
-            row[Got.TERMINATE], row[Got.FAULT] = verdict.terminate, verdict.fault
+            with np.errstate(over="ignore"):
+                row[Got.REWARD] = np.float32(verdict.reward).view(np.int32)
+            row[Got.TERMINATE], row[Got.FAULT], row[Got.RAN] = verdict.terminate, verdict.fault, verdict.ran
             if verdict.fault:
                 self._remember(verdict)
         if self.count:

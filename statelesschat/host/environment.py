@@ -136,7 +136,7 @@ def _command(answer: Answer, read: Callable[[str], bytes]) -> bytes | str:
 
 def _unread(answer: Answer, why: str) -> Verdict:
     slot, generation = answer.ticket.slot, answer.ticket.generation
-    return Verdict(slot, generation, outcome=Outcome.REFUSED, messages=(f"[not run: {why}]",))
+    return Verdict(slot, generation, outcome=Outcome.REFUSED, messages=(f"[not run: {why}]",), ran=False)
 
 
 def _verdict(called: Called, show: Callable[[Reply], str | None]) -> Verdict:
@@ -221,8 +221,10 @@ def _told(
     ready = acts & ~pending
     chat = pend(settle(state.chat, visit.waits & ready), pending & ~visit.waits)
     reward = jax.lax.bitcast_convert_type(answer[Got.REWARD], jnp.float32)
-    chat = credit(chat, reward, turn, ready & ~broken)
+    judged = jnp.isfinite(reward)
+    chat = credit(chat, jnp.where(judged, reward, jnp.float32(0)), turn, ready & ~broken)
     chat = truncate(chat, Status.HOST_ERROR, broken | (ready & (answer[Got.FAULT] != 0)))
+    chat = truncate(chat, Status.FORMAT_ERROR, ready & ~broken & ~judged)
     state = dataclasses.replace(state, chat=chat)
     for place in range(messages):
         message = message_at(answer, place, message_len)
@@ -230,7 +232,8 @@ def _told(
     ends = ready & (answer[Got.TERMINATE] != 0)
     state = dataclasses.replace(state, chat=terminate(state.chat, ends))
     outcome = jnp.where(broken, int(Outcome.FAULT), answer[Got.OUTCOME])
-    return state, visit.after(acts, ready, broken, answer[Got.SLOT], answer[Got.GENERATION], outcome)
+    ran = broken | (answer[Got.RAN] != 0)
+    return state, visit.after(acts, ready, broken, answer[Got.SLOT], answer[Got.GENERATION], outcome, ran)
 
 
 def _info(chat: ChatState, name: str) -> Any:

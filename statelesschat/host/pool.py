@@ -56,7 +56,7 @@ class SessionPool:
         self._make, self._wanted = make, spares
         self._attempts, self._backoff_s = attempts, backoff_s
         self._starts = threading.BoundedSemaphore(starts_at_once)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition(threading.RLock())  # told when a spare came, or failed to
         self._live: dict[int, Session] = {}  # by id: in use, and spares
         self._spares: list[Session] = []
         self._coming = 0  # spares that are being made
@@ -68,6 +68,8 @@ class SessionPool:
     def take(self, seed: int) -> Session:
         """A session that is fresh; NoSessionError where there is none to have."""
         with self._lock:
+            while not self._spares and self._held >= self.size and self._coming and not self._closed:
+                self._lock.wait()
             if self._closed:
                 raise NoSessionError(Reply(b"", Outcome.EXHAUSTED, detail="the pool of sessions is closed"))
             spare = self._spares.pop() if self._spares else None
@@ -98,12 +100,14 @@ class SessionPool:
         with self._lock:
             self._closed = True
             live, self._live, self._spares, self._held = list(self._live.values()), {}, [], 0
+            self._lock.notify_all()
         self._crew.close()
         threads = [threading.Thread(target=_kill, args=(session,), daemon=True) for session in live]
         for thread in threads:
             thread.start()
+        until = time.monotonic() + 5
         for thread in threads:
-            thread.join(5)
+            thread.join(max(until - time.monotonic(), 0))
 
     def _started(self, session: Session | None, seed: int | None) -> Session:
         """A session, made if there is none, and reset unless the seed is None; on failure its place is given up."""
@@ -121,9 +125,14 @@ class SessionPool:
                         said = "the pool of sessions was closed"
                         break
                     reply = Reply(b"") if seed is None else session.reset(seed)
-                except Exception as error:  # a session that breaks its contract is one that did not start
+                except BaseException as error:  # noqa: BLE001  # one that breaks its contract did not start
                     said = f"{type(error).__name__}: {error}"
                 else:
+                    with self._lock:
+                        closed = self._closed  # killed before it was up, it may be up now
+                    if closed:
+                        said = "the pool of sessions was closed"
+                        break
                     if reply.outcome is Outcome.OK:
                         return session
                     said = reply.detail or reply.obs.decode("utf-8", "backslashreplace") or reply.outcome.name
@@ -150,7 +159,8 @@ class SessionPool:
             self._coming += missing
             self._held += missing
         for _ in range(missing):
-            self._crew.submit(self._add_spare)
+            with contextlib.suppress(RuntimeError):  # closed just now
+                self._crew.submit(self._add_spare)
 
     def _add_spare(self) -> None:
         session: Session | None = None
@@ -160,6 +170,7 @@ class SessionPool:
             pass  # whoever needs a session next tries again, and is told
         with self._lock:
             self._coming -= 1
+            self._lock.notify_all()
             if session is not None and not self._closed:
                 self._spares.append(session)
                 return

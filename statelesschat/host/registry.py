@@ -106,7 +106,7 @@ class Registry:
             backoff_s=backoff_s,
         )
         self._crew = Crew(size, "statelesschat-sessions")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal that closes it may come while the same thread holds it
         self._episodes: dict[int, _Episode] = {}
         self._over: collections.deque[int] = collections.deque()
         self._slots = 0
@@ -176,6 +176,7 @@ class Registry:
             if episode is None:
                 if ticket.slot >= 0 and ticket.turn:
                     return slot, generation, _refused(Outcome.STALE, f"episode {slot} is not known here (any more)")
+                self._slots = max(self._slots, slot + 1)  # of an earlier run: given to nobody else
                 episode = self._episodes[slot] = _Episode(generation)
             elif generation < episode.generation:
                 said = f"episode {slot} is in its generation {episode.generation}, this is of {generation}"
@@ -186,7 +187,9 @@ class Registry:
             answer = self._answer(slot, episode, ticket, digest, action, old)
             if ticket.final and isinstance(answer, Future):
                 self._finish(slot, episode)
-            return slot, generation, answer
+        if old is not None and not isinstance(answer, Future):
+            self._pool.give_back(old)
+        return slot, generation, answer
 
     def _answer(
         self, slot: int, episode: _Episode, ticket: Ticket, digest: bytes, action: bytes, old: Session | None
@@ -225,9 +228,13 @@ class Registry:
             reply = session.run(
                 ticket.turn, action, timeout_s=self.timeout_s, idle_s=self.idle_s, max_bytes=self.max_bytes
             )
+            if not isinstance(reply, Reply) or not math.isfinite(reply.reward):
+                raise TypeError(f"the session gave {reply!r}; a Reply with a finite reward is needed")
         except NoSessionError as error:
+            with self._lock:
+                self._finish(slot, episode)
             return error.reply
-        except Exception as error:  # a session that breaks its contract
+        except BaseException as error:  # noqa: BLE001  # a session that breaks its contract
             reply = Reply(b"", Outcome.FAULT, detail=f"{type(error).__name__}: {error}", error=error)
         if ticket.final or reply.outcome in (Outcome.DEAD, Outcome.FAULT) or reply.event in ("exit", "submit"):
             with self._lock:

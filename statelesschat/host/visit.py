@@ -73,15 +73,15 @@ class Visit:
         return self.ticket[..., Place.OUTCOME]
 
     def after(
-        self, acts: Array, ready: Array, broken: Array, slot: Array, generation: Array, outcome: Array
+        self, acts: Array, ready: Array, broken: Array, slot: Array, generation: Array, outcome: Array, ran: Array
     ) -> "Visit":
-        """The ticket after a call: the next one has the next number, unless this one has to come again."""
+        """The ticket after a call: the next has the next number, unless this has to come again or ran nothing."""
         told = acts & ~broken
         new = {
             Place.HANDLE: self.handle,
             Place.SLOT: jnp.where(told, slot, self.slot),
             Place.GENERATION: jnp.where(told, generation, self.generation),
-            Place.CALLS: self.calls + ready.astype(jnp.int32),
+            Place.CALLS: self.calls + (ready & ran).astype(jnp.int32),
             Place.WAITS: jnp.where(acts, acts & ~ready, self.waits).astype(jnp.int32),
             Place.OUTCOME: jnp.where(ready, outcome, self.outcome),
         }
