@@ -2,8 +2,8 @@
 
     python benchmarks/host.py [--rounds 30] [--parts crossing sleeps shell]
 
-``crossing`` compares a step with a callback, compiled, with the same step as a plain loop: one program before, one
-behind, and numpy between. They take turns, and a figure is the minimum over the rounds. ``shell`` has SWE-ReX's local
+``crossing`` compares a step with a callback, compiled alone and as a compiled loop of steps, with the same step as a
+plain loop: one program before, one behind, and numpy between. They take turns; a figure is the minimum over rounds. ``shell`` has SWE-ReX's local
 runtime beside it, if it is installed (``pip install swe-rex``): no sandbox, the same persistent bash.
 """
 
@@ -24,6 +24,7 @@ import statelesschat as sc
 from statelesschat.host import Outcome, Registry, ShellSession, Ticket, with_session
 from statelesschat.host.bridge import cross, register, unregister
 
+LOOPED = 20  # steps of a compiled loop
 ASKED, TOLD = 76, 80  # int32 each: 64 ids and what stands before them
 
 
@@ -63,12 +64,14 @@ def crossing(rounds: int) -> None:
         return tokens + answer[1 : 1 + tokens.shape[0]]
 
     def step(tokens: jax.Array, count: jax.Array) -> jax.Array:
-        return tell(tokens, cross(ask(tokens, count), jnp.int32(handle), count >= 0, TOLD)[1:])
+        return tell(tokens, cross(ask(tokens, count), jnp.int32(handle), count >= 0, TOLD)[1])
 
     for batch in (1, 64, 1024):
         tokens = jnp.zeros((batch, ASKED - 1), jnp.int32)
         counts = jnp.arange(batch, dtype=jnp.int32)
-        compiled = jax.jit(jax.vmap(step))
+        each = jax.vmap(step)
+        compiled = jax.jit(each)
+        looped = jax.jit(lambda tokens, counts: jax.lax.fori_loop(0, LOOPED, lambda _, t: each(t, counts), tokens))
         before, behind = jax.jit(jax.vmap(ask)), jax.jit(jax.vmap(tell))
         quick = 20 if batch < 1024 else 5
 
@@ -76,6 +79,9 @@ def crossing(rounds: int) -> None:
             for _ in range(quick):
                 tokens = run(tokens, counts)
             jax.block_until_ready(tokens)
+
+        def loop(tokens: Any = tokens, counts: Any = counts, run: Any = looped) -> None:
+            jax.block_until_ready(run(tokens, counts))
 
         def plain(
             tokens: Any = tokens, counts: Any = counts, before: Any = before, behind: Any = behind, quick: int = quick
@@ -85,8 +91,17 @@ def crossing(rounds: int) -> None:
                 tokens = behind(tokens, jnp.asarray(handler(rows)))
             jax.block_until_ready(tokens)
 
-        one, other = (seconds / quick for seconds in best([callback, plain], rounds))
-        report(figure="crossing", batch=batch, callback_us=one * 1e6, plain_us=other * 1e6, ratio=one / other)
+        one, within, other = best([callback, loop, plain], rounds)
+        one, within, other = one / quick, within / LOOPED, other / quick
+        report(
+            figure="crossing",
+            batch=batch,
+            callback_us=one * 1e6,
+            callback_in_a_loop_us=within * 1e6,
+            plain_us=other * 1e6,
+            ratio=one / other,
+            ratio_in_a_loop=within / other,
+        )
     unregister(handle)
 
 

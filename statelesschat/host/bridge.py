@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Int
 from statelesschat.host.callback import host_callback
 
 Handler = Callable[[Int[np.ndarray, "N A"]], Int[np.ndarray, "N K"]]
-"""What is reached: rows that act, int32[N, A], to answers int32[N, K]. Several device threads may call it at once."""
+"""What is reached: rows that act, int32[N, A], only to be read, to answers int32[N, K]. Threads may call it at once."""
 
 _handlers: dict[int, tuple[Handler, int]] = {}  # handle -> handler and the width of its answers
 _handles = itertools.count(1)
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reached(enum.IntEnum):
-    """First entry of every answer: whether the handler answered."""
+    """Whether a row was answered."""
 
     NOBODY = 0  # the row did not act
     ANSWERED = 1
@@ -67,7 +67,9 @@ def unregister(handle: int) -> None:
     _handlers.pop(handle, None)
 
 
-def cross(packed: Int[Array, "A"], handle: Int[Array, ""], active: Bool[Array, ""], width: int) -> Int[Array, "K+1"]:
+def cross(
+    packed: Int[Array, "A"], handle: Int[Array, ""], active: Bool[Array, ""], width: int
+) -> tuple[Int[Array, ""], Int[Array, "K"]]:
     """Reach the handler of a handle, for one row; the caller vmaps.
 
     Args:
@@ -77,7 +79,7 @@ def cross(packed: Int[Array, "A"], handle: Int[Array, ""], active: Bool[Array, "
         width: K, of `register`.
 
     Returns:
-        int32[K + 1]: a `Reached`, then the answer; zeros where the row was not active.
+        int32, a `Reached`, and int32[K], the answer; zeros where there is none.
 
     Raises:
         NotImplementedError: by jax, where it is differentiated under ``jax.checkpoint``, which would call it twice.
@@ -88,13 +90,15 @@ def cross(packed: Int[Array, "A"], handle: Int[Array, ""], active: Bool[Array, "
         >>> handle = register(lambda rows: rows[:, :1] * 10, 1)
         >>> rows, active = jnp.array([[1], [2], [3]]), jnp.array([True, True, False])
         >>> ask = jax.jit(jax.vmap(lambda row, active: cross(row, jnp.int32(handle), active, 1)))
-        >>> ask(rows, active).tolist()
-        [[1, 10], [1, 20], [0, 0]]
+        >>> reached, answers = ask(rows, active)
+        >>> reached.tolist(), answers.tolist()
+        ([1, 1, 0], [[10], [20], [0]])
         >>> unregister(handle)
     """
     front = jnp.stack([jnp.asarray(active).astype(jnp.int32), jnp.asarray(handle, jnp.int32)])
-    whole = jnp.concatenate([front, packed])
-    return _crossing(width)(whole) if isinstance(whole, Tracer) else jnp.asarray(_call(width, whole))
+    if isinstance(front, Tracer) or isinstance(packed, Tracer):
+        return _crossing(width)(front, packed)
+    return _called(width, front, packed)
 
 
 def calls() -> int:
@@ -108,64 +112,81 @@ def raised() -> BaseException | None:
 
 
 @functools.cache
-def _crossing(width: int) -> Callable[[Array], Array]:
+def _crossing(width: int) -> Callable[[Array, Array], tuple[Array, Array]]:
     """The crossing of answers of a width, as a function that batches itself."""
 
     @custom_vmap
-    def crossing(packed: Array) -> Array:
-        return _reach(packed, width)
+    def crossing(front: Array, packed: Array) -> tuple[Array, Array]:
+        return _reach(front, packed, width)
 
     @crossing.def_vmap
-    def _batched(size: int, batched: list[bool], packed: Array) -> tuple[Array, bool]:
-        if isinstance(packed, Tracer):
-            return crossing(packed), True
-        return jnp.asarray(_call(width, packed)), True
+    def _batched(size: int, batched: list[bool], front: Array, packed: Array) -> Any:
+        if not batched[0]:
+            front = jnp.broadcast_to(front, (size, *front.shape))
+        if not batched[1]:
+            packed = jnp.broadcast_to(packed, (size, *packed.shape))
+        traced = isinstance(front, Tracer) or isinstance(packed, Tracer)
+        return (crossing if traced else functools.partial(_called, width))(front, packed), (True, True)
 
     return crossing
 
 
-def _reach(packed: Array, width: int) -> Array:
-    """The host, for a packed array with all batch axes in front, as part of a program."""
-    call = _caller(width)
+def _reach(front: Array, packed: Array, width: int) -> tuple[Array, Array]:
+    """The host, for arrays with all batch axes in front, as part of a program."""
+    shapes = front.shape[:-1], (*front.shape[:-1], width)
     return lax.cond(
-        jnp.any(packed[..., 0] != 0),
-        lambda packed: host_callback(packed, call, width + 1),
-        lambda packed: jnp.zeros((*packed.shape[:-1], width + 1), jnp.int32),
+        jnp.any(front[..., 0] != 0),
+        lambda *told: tuple(host_callback(_caller(width), shapes, *told)),
+        lambda *told: tuple(jnp.zeros(shape, jnp.int32) for shape in shapes),
+        front,
         packed,
     )
 
 
 @functools.cache
-def _caller(width: int) -> Callable[[Any], Any]:
+def _caller(width: int) -> Callable[..., Any]:
     """One object for each width: programs are told apart by it."""
     return functools.partial(_call, width)
 
 
-def _call(width: int, packed: Any) -> Int[np.ndarray, "... K+1"]:
+def _called(width: int, front: Array, packed: Array) -> tuple[Array, Array]:
+    """The host, outside of any program."""
+    reached, answers = _call(width, front, packed)
+    return jnp.asarray(reached), jnp.asarray(answers)
+
+
+def _call(width: int, front: Any, packed: Any) -> tuple[Int[np.ndarray, "..."], Int[np.ndarray, "... K"]]:
     """One call of the host, for rows of any number of batch axes: never raises."""
-    packed = np.asarray(packed)
+    front, packed = np.asarray(front), np.asarray(packed)
+    shape = front.shape[:-1]
     rows = packed.reshape(-1, packed.shape[-1])
-    answers = np.zeros((len(rows), width + 1), np.int32)
-    active = np.flatnonzero(rows[:, 0])
-    if not active.size:
-        return answers.reshape(*packed.shape[:-1], width + 1)
+    acts, handles = front[..., 0].reshape(-1) != 0, front[..., 1].reshape(-1)
+    reached = np.zeros(len(rows), np.int32)
+    if not acts.any():
+        return reached.reshape(shape), np.zeros((*shape, width), np.int32)
     with _counting:
         _counts["calls"] += 1
     try:
-        for handle in np.unique(rows[active, 1]):
-            own = active[rows[active, 1] == handle]
-            answers[own] = _answers(int(handle), rows[own, 2:], width)
+        if acts.all() and (handles == handles[0]).all():  # as a rule: nothing is gathered, scattered or copied
+            reached[:], answers = _answers(int(handles[0]), rows, width)
+        else:
+            answers = np.zeros((len(rows), width), np.int32)
+            for handle in np.unique(handles[acts]):
+                own = np.flatnonzero(acts & (handles == handle))
+                reached[own], answers[own] = _answers(int(handle), rows[own], width)
     except BaseException as error:  # noqa: BLE001
         # Raised here it would lose its cause and delete what was donated; Ctrl-C would be swallowed.
         _raised.append(error)
-        answers[active, 0] = Reached.BROKEN
-    return answers.reshape(*packed.shape[:-1], width + 1)
+        reached[acts], answers = Reached.BROKEN, np.zeros((len(rows), width), np.int32)
+    return reached.reshape(shape), answers.reshape(*shape, width)
 
 
-def _answers(handle: int, rows: Int[np.ndarray, "N A"], width: int) -> Int[np.ndarray, "N K+1"]:
+def _answers(handle: int, rows: Int[np.ndarray, "N A"], width: int) -> tuple[Reached, Int[np.ndarray, "N K"]]:
+    """What the handler gives, or why it gives nothing."""
+    nothing = np.zeros((len(rows), width), np.int32)
     handler, promised = _handlers.get(handle, (None, width))
     if handler is None or promised != width:
-        return _only(Reached.GONE, len(rows), width)
+        return Reached.GONE, nothing
     try:
         given = np.asarray(handler(rows))
         if given.shape != (len(rows), width) or given.dtype != np.int32:
@@ -173,14 +194,8 @@ def _answers(handle: int, rows: Int[np.ndarray, "N A"], width: int) -> Int[np.nd
     except Exception as error:
         _log.exception("a handler of the host bridge raised")
         _raised.append(error)
-        return _only(Reached.BROKEN, len(rows), width)
-    return np.concatenate([np.full((len(rows), 1), Reached.ANSWERED, np.int32), given], axis=1)
-
-
-def _only(reached: Reached, count: int, width: int) -> Int[np.ndarray, "N K+1"]:
-    answers = np.zeros((count, width + 1), np.int32)
-    answers[:, 0] = reached
-    return answers
+        return Reached.BROKEN, nothing
+    return Reached.ANSWERED, given
 
 
 def watch_dispatch() -> None:

@@ -1,24 +1,25 @@
 """A callback of the host as a part of a program: `jax.experimental.io_callback` without what it does for each call.
 
-``io_callback`` puts its arguments on a device, enters a configuration and flattens trees, each time: 250 us for 1024
-rows of 80 ids, as much as all else together. What is left out here is not needed for one array in and one out. The
-parts of jax this stands on are not public; where a version of jax has them no more, ``io_callback`` itself is taken.
+``io_callback`` puts its arguments on a device, enters a configuration and flattens trees each time, which takes about
+as long as all else together. None of it is needed where arrays become numpy. The parts of jax this stands on are not
+public; where a version of jax has them no more, ``io_callback`` itself is taken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import io_callback
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
-Call = Callable[[Any], Any]
+Call = Callable[..., Any]
+Shapes = Sequence[tuple[int, ...]]
 
 
-def public_callback(packed: Int[Array, "... A"], call: Call, width: int) -> Int[Array, "... W"]:
+def public_callback(call: Call, shapes: Shapes, *arrays: Array) -> list[Array]:
     """By what jax has for everyone."""
-    return io_callback(call, jax.ShapeDtypeStruct((*packed.shape[:-1], width), jnp.int32), packed)
+    return io_callback(call, [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes], *arrays)
 
 
 try:
@@ -35,34 +36,35 @@ else:
     _primitive.multiple_results = True
 
     @_primitive.def_effectful_abstract_eval
-    def _shaped(packed: Any, *, call: Call, width: int) -> tuple[list[Any], set[Any]]:
-        del call
-        return [ShapedArray((*packed.shape[:-1], width), jnp.int32)], {_IOEffect}
+    def _shaped(*arrays: Any, call: Call, shapes: Shapes) -> tuple[list[Any], set[Any]]:
+        del arrays, call
+        return [ShapedArray(shape, jnp.int32) for shape in shapes], {_IOEffect}
 
-    def _lowered(ctx: Any, packed: Any, *, call: Call, width: int) -> Any:
-        del width
-        result, _, _ = _emit(
+    def _lowered(ctx: Any, *arrays: Any, call: Call, shapes: Shapes) -> Any:
+        del shapes
+        sharding = _callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out)
+        results, _, _ = _emit(
             ctx,
-            lambda packed: (call(packed),),
+            call,
             None,
-            [packed],
+            list(arrays),
             ctx.avals_in,
             ctx.avals_out,
             has_side_effect=True,
             returns_token=False,
-            sharding=_callback_op_sharding(ctx.module_context.axis_context, None, ctx.avals_out),
+            sharding=sharding,
         )
-        return result
+        return results
 
     mlir.register_lowering(_primitive, _lowered)
 
-    def host_callback(packed: Int[Array, "... A"], call: Call, width: int) -> Int[Array, "... W"]:
+    def host_callback(call: Call, shapes: Shapes, *arrays: Array) -> list[Array]:
         """Call the host within a program, once each time it comes by; neither batched nor differentiated.
 
         Args:
-            packed: int32[..., A], what it is given, as what `numpy.asarray` takes.
-            call: to int32[..., W] of numpy; it must not raise. Programs with equal ones are compiled once.
-            width: W.
+            call: gets what `numpy.asarray` takes, gives numpy int32 arrays, and must not raise. Programs with equal
+                ones are compiled once.
+            shapes: of what it gives.
+            *arrays: what it gets.
         """
-        (result,) = _primitive.bind(packed, call=call, width=width)
-        return result
+        return _primitive.bind(*arrays, call=call, shapes=tuple(shapes))

@@ -176,8 +176,8 @@ def _visited(
     turn = state.chat.turn
     state = step(state, action)
     packed, acts = _asking(width, visit, state, turn)
-    answer = cross(packed, visit.handle, acts, answer_width)
-    return _told(messages, message_len, visit, state, turn, acts, answer)
+    reached, answer = cross(packed, visit.handle, acts, answer_width)
+    return _told(messages, message_len, visit, state, turn, acts, reached, answer)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -213,9 +213,9 @@ def _told(
     state: EnvState,
     turn: Array,
     acts: Bool[Array, ""],
+    reached: Int[Array, ""],
     answer: Int[Array, "K"],
 ) -> tuple[EnvState, Visit]:
-    reached, answer = answer[0], answer[1:]
     broken = acts & (reached != int(Reached.ANSWERED))
     pending = acts & ~broken & (answer[Got.PENDING] != 0)
     ready = acts & ~pending

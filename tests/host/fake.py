@@ -85,7 +85,7 @@ class FakeSession:
     def meet(self, row: Row) -> None:
         self._row = row
 
-    def run(self, step: int, action: bytes, *, timeout_s: float, idle_s: float | None, max_bytes: int) -> Reply:
+    def run(self, step: int, action: bytes, *, timeout_s: float, idle_s: float | None, max_bytes: int) -> Any:
         command = action.decode("utf-8", "backslashreplace")
         with self.world._lock:
             self.world.ran.append((self.number, step, command))
