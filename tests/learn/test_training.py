@@ -45,12 +45,12 @@ def bits(state: TrainState) -> Any:
 def test_training_raises_the_reward_and_tells_of_each_update() -> None:
     state, metrics = train(RECIPE, ENV, TABLE, begun(), 4)
     compiled, rewards = train._cache_size(), metrics.reward.tolist()
-    for _ in range(24):
+    for _ in range(13):
         state, metrics = train(RECIPE, ENV, TABLE, state, 4)
         rewards += metrics.reward.tolist()
     assert train._cache_size() == compiled
     assert np.mean(rewards[:5]) < 0.2 and np.mean(rewards[-10:]) > 0.5
-    assert metrics.good.all() and int(state.update) == 100 and metrics.reward.shape == (4,)
+    assert metrics.good.all() and int(state.update) == 56 and metrics.reward.shape == (4,)
     assert (metrics.finished == 32).all() and (metrics.faults == 0).all()
 
 

@@ -46,5 +46,6 @@ def world(rows: int = 16, **options: Any) -> tuple[sc.Env, Any, sc.Codec]:
 
 def recipe(config: sc.ChatConfig, **options: Any) -> Recipe:
     """A small recipe that learns the task."""
-    chosen: dict[str, Any] = {"optimizer": optax.adam(0.01), "batch": 32, "repeats": 4, "buckets": (48, 128)} | options
+    optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.01))  # without the clip it collapses at times
+    chosen: dict[str, Any] = {"optimizer": optimizer, "batch": 32, "repeats": 4, "buckets": (48, 128)} | options
     return Recipe(model=MODEL, config=config, **chosen)
