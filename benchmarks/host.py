@@ -3,8 +3,9 @@
     python benchmarks/host.py [--rounds 30] [--parts crossing sleeps shell]
 
 ``crossing`` compares a step with a callback, compiled alone and as a compiled loop of steps, with the same step as a
-plain loop: one program before, one behind, and numpy between. They take turns; a figure is the minimum over rounds. ``shell`` has SWE-ReX's local
-runtime beside it, if it is installed (``pip install swe-rex``): no sandbox, the same persistent bash.
+plain loop: one program before, one behind, and numpy between. They take turns; a figure is the minimum over rounds.
+``shell`` has SWE-ReX's local runtime beside it, if it is installed (``pip install swe-rex``): no sandbox, the same
+persistent bash.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -71,7 +73,7 @@ def crossing(rounds: int) -> None:
         counts = jnp.arange(batch, dtype=jnp.int32)
         each = jax.vmap(step)
         compiled = jax.jit(each)
-        looped = jax.jit(lambda tokens, counts: jax.lax.fori_loop(0, LOOPED, lambda _, t: each(t, counts), tokens))
+        looped = jax.jit(partial(_looped, each))
         before, behind = jax.jit(jax.vmap(ask)), jax.jit(jax.vmap(tell))
         quick = 20 if batch < 1024 else 5
 
@@ -103,6 +105,10 @@ def crossing(rounds: int) -> None:
             ratio_in_a_loop=within / other,
         )
     unregister(handle)
+
+
+def _looped(step: Callable[..., jax.Array], tokens: jax.Array, counts: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, LOOPED, lambda _, tokens: step(tokens, counts), tokens)
 
 
 def sleeps(count: int = 32) -> None:

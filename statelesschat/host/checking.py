@@ -57,10 +57,12 @@ def _found(states: Any) -> dict[int, tuple[str, BaseException | None]]:
 def _fault(ticket: list[int]) -> tuple[str, BaseException | None]:
     """What is known of a ticket's fault; an empty text if it is not the one that failed."""
     outcome = Outcome(ticket[Place.OUTCOME])
-    if outcome in (Outcome.OK, Outcome.TIMEOUT, Outcome.REFUSED):
+    if outcome is Outcome.OK:
         return "", None
     desk = desks.get(ticket[Place.HANDLE])
     if desk is None:
         return f"{outcome.name}: it was reached by a handle of another program, or of one that is closed", None
     detail, error = desk.fault(ticket[Place.SLOT], ticket[Place.GENERATION])
+    if not detail and outcome in (Outcome.TIMEOUT, Outcome.REFUSED):  # told to the model: no fault
+        return "", None
     return f"{outcome.name}: {detail}" if detail else outcome.name, error

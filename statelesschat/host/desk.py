@@ -56,6 +56,7 @@ class Answer(NamedTuple):
     ticket: Ticket
     text: str
     whole: bool  # False: of a longer answer than the bridge has room for, only the beginning
+    told: Int[np.ndarray, "T"] = np.zeros(0, np.int32)  # what `with_host` is asked to tell besides
 
 
 class Verdict(NamedTuple):
@@ -129,14 +130,14 @@ class Desk:
         return self._write(verdicts)
 
     def _read(self, rows: Int[np.ndarray, "N A"]) -> list[Answer]:
-        ids = rows[:, len(Ask) :]
+        ids, told = np.split(rows[:, len(Ask) :], [self.response_len], axis=1)
         lengths = rows[:, Ask.LENGTH]
         texts = self.codec.decode_answers(
             ids, np.minimum(lengths, ids.shape[1]), rows[:, Ask.FINISH], rows[:, Ask.FIRST]
         )
         return [
-            Answer(_ticket(row), text, row[Ask.LENGTH] <= ids.shape[1])
-            for row, text in zip(rows[:, : len(Ask)].tolist(), texts, strict=True)
+            Answer(_ticket(row), text, row[Ask.LENGTH] <= ids.shape[1], more)
+            for row, text, more in zip(rows[:, : len(Ask)].tolist(), texts, told, strict=True)
         ]
 
     def _write(self, verdicts: Sequence[Verdict]) -> Int[np.ndarray, "N K"]:

@@ -95,6 +95,7 @@ def with_host(
     role: Any = "user",
     messages: int = 1,
     response_len: int | None = None,
+    tell: Callable[[ChatState], Int[Array, "T"]] | None = None,
 ) -> Env:
     """Let a function on the host reply to finished answers, of all rows at once: what all of ``host`` stands on.
 
@@ -105,12 +106,13 @@ def with_host(
         role: who speaks.
         messages: the most messages in a turn; 0: it only judges.
         response_len: ids of an answer that are sent, by default ``max_response_len``.
+        tell: what else goes with an answer, int32[T] of the conversation, as a module's function: `Answer.told`.
     """
     config = codec.config
     width = config.max_response_len if response_len is None else response_len
     desk = Desk(codec, serve, role=role, messages=messages, response_len=width, message_len=config.max_message_len)
     # The desk is reached by its handle, which is data: environments alike but for their desks share their programs.
-    static = desk.answer_width, messages, width, config.max_message_len
+    static = desk.answer_width, messages, width, tell, config.max_message_len
     return combine(env, _visited, static=static, own=Visit.fresh(desk.handle), renew=Visit.renewed, eager=True)
 
 
@@ -165,6 +167,7 @@ def _visited(
     answer_width: int,
     messages: int,
     width: int,
+    tell: Callable[[ChatState], Array] | None,
     message_len: int,
     step: Any,
     arrays: Any,
@@ -175,13 +178,15 @@ def _visited(
     """One step: whatever is inside, then the host, then what it said."""
     turn = state.chat.turn
     state = step(state, action)
-    packed, acts = _asking(width, visit, state, turn)
+    packed, acts = _asking(width, tell, visit, state, turn)
     reached, answer = cross(packed, visit.handle, acts, answer_width)
     return _told(messages, message_len, visit, state, turn, acts, reached, answer)
 
 
-@partial(jax.jit, static_argnums=0)
-def _asking(width: int, visit: Visit, state: EnvState, turn: Array) -> tuple[Int[Array, "A"], Bool[Array, ""]]:
+@partial(jax.jit, static_argnums=(0, 1))
+def _asking(
+    width: int, tell: Callable[[ChatState], Array] | None, visit: Visit, state: EnvState, turn: Array
+) -> tuple[Int[Array, "A"], Bool[Array, ""]]:
     chat = state.chat
     acts = answered(chat, turn) | visit.waits
     tokens, length = last_response(chat, width)
@@ -202,7 +207,8 @@ def _asking(width: int, visit: Visit, state: EnvState, turn: Array) -> tuple[Int
         Ask.LENGTH: length,
     }
     front = jnp.stack([jnp.asarray(told[name], jnp.int32) for name in Ask])
-    return jnp.concatenate([front, tokens]), acts
+    more = [] if tell is None else [jnp.asarray(tell(chat), jnp.int32)]
+    return jnp.concatenate([front, tokens, *more]), acts
 
 
 @partial(jax.jit, static_argnums=(0, 1))
