@@ -18,7 +18,7 @@ class Verdicts(enum.StrEnum):
 
 
 def score(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="arithmetic, countdown or gsm8k.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="arithmetic, countdown, gsm8k, math or ifeval.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="JSONL or JSON, or - for standard input.")],
     tokenizer: Annotated[
         str | None, typer.Option(help="Folder or hub name. Without it: the built-in byte tokenizer.")
@@ -41,9 +41,10 @@ def score(
     """Score stored answers again by a task's reward, on the device, without a model.
 
     A row is a JSON object with what the task needs (gsm8k: question and gold, or answer with #### before the number;
-    arithmetic: question and gold or answer; countdown: nums and target) and the policy's answer: response, solution,
-    completion or output as text, one of these with _ids as token ids, or messages, the last of which is the answer.
-    Where rows have is_correct, the share of them that is judged as labelled is told.
+    arithmetic: question and gold or answer; countdown: nums and target; math: problem and gold or answer; ifeval:
+    prompt, instruction_id_list and kwargs) and the policy's answer: response, solution, completion or output as text,
+    one of these with _ids as token ids, or messages, the last of which is the answer. Where rows have is_correct, the
+    share of them that is judged as labelled is told. math and ifeval need pip install 'statelesschat[graders]'.
 
     Exit code: 0 if all rows were read, also where some could not be judged (they are named); 2 for input that cannot be
     used.

@@ -16,12 +16,17 @@ class Reference(NamedTuple):
     length: Int[Array, ""]  # int32, its bytes
 
 
-def references_of(texts: Sequence[str]) -> Reference:
-    """Texts as numpy arrays with a leading axis of rows, as wide as the longest of them needs.
+def references_of(texts: Sequence[str], width: int | None = None) -> Reference:
+    """Texts as numpy arrays with a leading axis of rows.
+
+    Args:
+        texts: one for each row.
+        width: bytes of room for each, a multiple of 4; by default what the longest of them needs. Give one where
+            chunks of rows have to fit together, as what a source's ``collate`` returns has.
 
     Raises:
         TypeError: not all of them are texts.
-        ValueError: one that is no Unicode, such as half of a pair of surrogates.
+        ValueError: one that is longer, or no Unicode, such as half of a pair of surrogates; it is named.
 
     Example:
         >>> from statelesschat.host.reference import reference_at, references_of
@@ -34,12 +39,25 @@ def references_of(texts: Sequence[str]) -> Reference:
     wrong = next((text for text in texts if not isinstance(text, str)), None)
     if wrong is not None:
         raise TypeError(f"a reference is {str(wrong)[:40]!r}, a {type(wrong).__name__}; give text")
-    encoded = [text.encode() for text in texts]
+    encoded = [_encoded(row, text) for row, text in enumerate(texts)]
     lengths = np.asarray([len(each) for each in encoded], np.int32)
-    width = -(-max(1, *lengths.tolist(), 1) // _STEP) * _STEP
+    longest = int(lengths.max(initial=1))
+    if width is None:
+        width = -(-longest // _STEP) * _STEP
+    elif width < 4 or width % 4:
+        raise ValueError(f"width={width}; give a multiple of 4 bytes")
+    elif longest > width:
+        raise ValueError(f"row {lengths.argmax()}: the reference has {longest} bytes; there is room for {width}")
     padded = b"".join(each.ljust(width, b"\0") for each in encoded)
     words = np.frombuffer(padded, "<i4").astype(np.int32).reshape(len(encoded), width // 4)
     return Reference(words, lengths)  # type: ignore[arg-type]
+
+
+def _encoded(row: int, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"row {row}: the reference is no Unicode: {error}") from None
 
 
 def reference_at(words: Int[np.ndarray, "W"], length: int) -> str:

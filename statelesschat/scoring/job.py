@@ -12,6 +12,7 @@ import numpy as np
 from statelesschat.core.types import ChatData, Status
 from statelesschat.data.rows import RowInfo
 from statelesschat.envs.env import Env, EnvState, begin
+from statelesschat.host.checking import HostError, check
 from statelesschat.rewards.number import NumberError
 from statelesschat.scoring.reading import Stored, read_stored
 from statelesschat.tasks.naming import named
@@ -37,6 +38,7 @@ class Verdict:
     status: str  # of the row: "OK", or why its reward is 0 without a judgement
     is_correct: bool | None  # the row's own label
     ends: str  # the last line of the answer
+    detail: str = ""  # of a status HOST_ERROR: what went wrong
 
     @property
     def agrees(self) -> bool | None:
@@ -126,7 +128,10 @@ def score(
         1.0
     """
     chosen = named(task)
-    rows = read_stored(file, chosen)
+    try:
+        rows = read_stored(file, chosen)
+    except ImportError as error:  # of a grader's library
+        raise InputError(str(error)) from None
     loaded = _tokenizer(tokenizer)
     source = None if chat_template is None else read_text(chat_template)
     limits = dict.fromkeys(("capacity", "max_message_len", "max_prompt_len", "max_response_len"), _VAST)
@@ -150,12 +155,13 @@ def score(
             envs[widths] = chosen.env(Codec(loaded, sized), vocabulary)
         env = envs[widths]
         states = _play(env, data, answers)
-        rewards, statuses = np.asarray(states.reward), np.asarray(states.status)
+        rewards, statuses, said = np.asarray(states.reward), np.asarray(states.status), _faults(states)
         for at, number in enumerate(numbers):
             row = rows[number]
             verdicts[number] = Verdict(
-                row.line, float(rewards[at]), Status(int(statuses[at])).name, row.label, _end(row, loaded)
-            )
+                row.line, float(rewards[at]), Status(int(statuses[at])).name, row.label, _end(row, loaded),
+                said.get(at, ""),
+            )  # fmt: skip
         advance(len(verdicts), len(rows))
     name = "bytes (built in)" if tokenizer is None else loaded.name_or_path or "unnamed"
     ordered = tuple(verdicts[i] for i in range(len(rows)))
@@ -165,6 +171,15 @@ def score(
 @jax.jit
 def _play(env: Env, data: ChatData, answers: Any) -> EnvState:
     return jax.vmap(env.step)(begin(env, data, jax.random.key(0)), answers)
+
+
+def _faults(states: EnvState) -> dict[int, str]:
+    """What the host says of rows that it could not judge; Ctrl-C that was pressed while it judged is raised."""
+    try:
+        check(states)
+    except HostError as error:
+        return error.faults
+    return {}
 
 
 def _golds(rows: Sequence[Stored], task: Task, name: str) -> Any:

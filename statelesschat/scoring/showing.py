@@ -55,7 +55,7 @@ def _line(verdict: Verdict) -> Text:
     text = Text(f"line {verdict.line:>6}  ")
     text.append(f"{verdict.reward:.2f}", style=style)
     if verdict.status != "OK":
-        text.append(f"  {verdict.status}", style="yellow")
+        text.append(f"  {verdict.detail or verdict.status}", style="yellow")
     if verdict.agrees is not None:
         text.append(
             "  as labelled" if verdict.agrees else "  NOT as labelled", style="dim" if verdict.agrees else "red"

@@ -1,14 +1,16 @@
 """Tasks by their names."""
 
+from collections.abc import Callable
 from typing import Any
 
 from statelesschat.data.rows import Table
 from statelesschat.envs.env import Env
-from statelesschat.tasks import arithmetic, countdown, gsm8k
+from statelesschat.tasks import arithmetic, countdown, gsm8k, ifeval, math
 from statelesschat.tasks.task import Task
 
-TASKS: dict[str, Task] = {task.name: task for task in (arithmetic.TASK, countdown.TASK, gsm8k.TASK)}
-_MAKERS = {"arithmetic": arithmetic.make, "countdown": countdown.make, "gsm8k": gsm8k.make}
+_MODULES = arithmetic, countdown, gsm8k, ifeval, math
+TASKS: dict[str, Task] = {module.TASK.name: module.TASK for module in _MODULES}
+_MAKERS: dict[str, Callable[..., tuple[Env, Table]]] = {module.TASK.name: module.make for module in _MODULES}
 
 
 def named(name: str) -> Task:

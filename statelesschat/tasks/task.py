@@ -32,7 +32,7 @@ class Task:
     name: str
     about: str  # one line
     columns: str  # what a row has to hold, one line
-    system_prompt: str
+    system_prompt: str | None
     limits: Mapping[str, int]  # of `make_config`, where nothing else is asked for
     read: Callable[[Any], Mapping[str, Any]]  # a row as it comes -> a dict with `prompt` and what `collate` reads
     collate: Callable[[list[dict[str, Any]]], Any]  # such dicts -> ``RowInfo.task``, leading axis the rows

@@ -446,7 +446,7 @@ def program(folder, *arguments, guard='if __name__ == "__main__":'):
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", ENDINGS)
 def test_a_program_that_is_ended_leaves_no_workers(folder, number):
     with program(folder, "wait") as started:
         assert started.stdout.readline().startswith("Grade(reward=1.0")  # of a grader in the main file

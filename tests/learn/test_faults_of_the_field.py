@@ -103,6 +103,7 @@ def test_a_logprob_stands_at_its_own_id() -> None:
     assert abs(float(told(jnp.roll(stored, 1, axis=1)).ratio) - 1) > 0.1
 
 
+@pytest.mark.slow
 def test_groups_of_one() -> None:
     env, table, codec = world(rows=4)
     with pytest.raises(ValueError, match="a group of one there is nothing to compare"):

@@ -92,6 +92,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_it_does_harm() -> None:
     assert not metrics.good.any()
 
 
+@pytest.mark.slow
 def test_the_tail_of_an_epoch_is_learned_from_once() -> None:
     env, table, codec = world(rows=3)
     small = recipe(codec.config, batch=8, repeats=4)  # two prompts to an update, three to an epoch

@@ -89,7 +89,7 @@ def forced(params: Any, states: sc.EnvState, sampling: Sampling) -> Any:
     return jnp.take_along_axis(logprobs, tokens[:, 1:, None], axis=-1)[..., 0]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.slow), 0.7])
 def test_sampled_logprobs_are_those_of_a_pass_over_the_whole(temperature: float) -> None:
     env, states = start(capacity=240)
     params, sampling = sharp_params(3), Sampling(temperature=temperature)

@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 import statelesschat as sc
 from statelesschat.__main__ import app
+from statelesschat.host import GraderPool, math_reward
 from statelesschat.scoring import score
+from statelesschat.tasks import graded, math
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "gsm8k_model_solutions_1200.jsonl"
 ROWS = [
@@ -66,7 +68,8 @@ def test_json_is_one_object_with_the_figures(tmp_path: Path) -> None:
     assert found["mean_reward"] == 0.6 and found["agreement"] == 0.8
     assert found["rows"] == 5 and found["disagreements"] == [5] and found["failed"] == []
     assert found["verdicts"][1] == {
-        "line": 2, "reward": 1.0, "status": "OK", "is_correct": True, "ends": r"It is \boxed{\frac{7}{2}}."
+        "line": 2, "reward": 1.0, "status": "OK", "is_correct": True,
+        "ends": r"It is \boxed{\frac{7}{2}}.", "detail": "",
     }  # fmt: skip
     unlabelled = written(
         tmp_path / "plain.jsonl", [{k: v for k, v in r.items() if k != "is_correct"} for r in forms(ROWS)["text"]]
@@ -99,6 +102,50 @@ def test_the_other_tasks(tmp_path: Path) -> None:
     assert [v.reward for v in score("arithmetic", written(tmp_path / "a.jsonl", sums)).verdicts] == [1, 0]
 
 
+MATH = {"problem": "Half?", "answer": r"\frac{1}{2}"}
+COMMAS = {"prompt": "Write.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+
+
+def test_mathematics_by_math_verify_and_a_row_that_hangs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("math_verify")
+    rows = [
+        {**MATH, "response": r"It is \boxed{0.5}.", "is_correct": True},
+        {**MATH, "response": "1/3", "is_correct": False},
+        {**MATH, "response": r"\boxed{9^{9^{9^{9^{9}}}}}", "is_correct": False},
+        {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "$2.0$"}], "gold": "2"},
+    ]
+    with GraderPool(math_reward, workers=1, timeout_s=3.0) as pool:
+        monkeypatch.setitem(graded._pools, math_reward, pool)
+        result = CliRunner().invoke(app, ["score", "math", written(tmp_path / "m.jsonl", rows)])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == r"line      1  1.00  as labelled  It is \boxed{0.5}."
+    assert lines[1] == "line      2  0.00  as labelled  1/3"
+    assert lines[2].startswith("line      3  0.00  TIMEOUT: the grader took longer than 3 s  as labelled")
+    assert lines[3] == "line      4  1.00  $2.0$"
+    assert "not judged: line 3" in result.stderr
+
+
+def test_instructions_by_their_own_checks(tmp_path: Path) -> None:
+    pytest.importorskip("if_verifiable")
+    rows = [{**COMMAS, "response": "as you like"}, {**COMMAS, "response": "as, you, like"}]
+    path = written(tmp_path / "i.jsonl", rows)
+    assert [v.reward for v in score("ifeval", path).verdicts] == [1, 0]
+    rows.append({**COMMAS, "instruction_id_list": ["punctuation:no_coma"], "response": "a"})
+    result = CliRunner().invoke(app, ["score", "ifeval", written(tmp_path / "i.jsonl", rows)])
+    assert result.exit_code == 2
+    assert f"{path}:3: there is no instruction 'punctuation:no_coma'; near ones: punctuation:no_comma" in result.stderr
+
+
+def test_without_the_library_of_a_grader_score_says_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
+    def absent(gold: str) -> None:
+        raise ImportError("math_reward needs math-verify; pip install 'statelesschat[graders]'")
+
+    monkeypatch.setattr(math, "check_math_gold", absent)
+    result = CliRunner().invoke(app, ["score", "math", written(tmp_path / "m.jsonl", [{**MATH, "response": "5"}])])
+    assert result.exit_code == 2 and "pip install 'statelesschat[graders]'" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -129,7 +176,7 @@ def test_unknown_tasks_files_and_empty_ones(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
     for arguments, message in (
-        (["gsm", str(empty)], "arithmetic, countdown, gsm8k"),
+        (["gsm", str(empty)], "arithmetic, countdown, gsm8k, ifeval, math"),
         (["gsm8k", str(empty)], "holds no rows"),
         (["gsm8k", "no/such/file"], "cannot be read"),
         (["gsm8k", str(empty), "--tokenizer", "no/such"], "holds no rows"),
@@ -138,6 +185,7 @@ def test_unknown_tasks_files_and_empty_ones(tmp_path: Path) -> None:
         assert result.exit_code == 2 and message in result.stderr
 
 
+@pytest.mark.slow
 def test_rows_of_very_different_lengths_are_all_scored(tmp_path: Path) -> None:
     long = "So. " * 3000 + "#### 5"
     rows = [{"question": "a", "gold": "5", "response": text} for text in ("5", long, "", "6", long + "0")]
