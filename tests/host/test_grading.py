@@ -446,6 +446,9 @@ def program(folder, *arguments, guard='if __name__ == "__main__":'):
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
+ENDINGS = [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+
+
 @pytest.mark.parametrize("number", ENDINGS)
 def test_a_program_that_is_ended_leaves_no_workers(folder, number):
     with program(folder, "wait") as started:
