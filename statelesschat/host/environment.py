@@ -39,10 +39,11 @@ def with_session(
 ) -> Env:
     r"""Give each conversation a session of its own: an answer is a command, its output is what is said next.
 
-    The session starts with an episode's first command, and ends with the episode. A command that times out is told to
-    the model, with what it wrote until then. An episode whose session says ``exit`` or ``submit`` is terminated; what
-    a session is worth by itself (``Reply.reward``) is the turn's reward. A session that died, or could not be had,
-    ends its row with status HOST_ERROR: `host.check` says why.
+    The session starts with an episode's first command, and ends with the episode; where it is a combinator further
+    out that ends it, it lives until the row begins anew, or until ``registry.release()``. A command that times out is
+    told to the model, with what it wrote until then. An episode whose session says ``exit`` or ``submit`` is
+    terminated; what a session is worth by itself (``Reply.reward``) is the turn's reward. A session that died, or could
+    not be had, ends its row with status HOST_ERROR: `host.check` says why.
 
     Called outside of jit, as ``jax.vmap(env.step)(states, actions)``, the host is reached by a plain call: the better
     way for commands that run long. Within jit it is one callback for the whole batch.

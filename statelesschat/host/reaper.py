@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import shutil
 import signal
@@ -9,8 +10,9 @@ import tempfile
 
 from statelesschat.host import processes
 
-MARKER = "STATELESSCHAT_SESSION"  # in the environment of every process without isolation
+MARKER = "STATELESSCHAT_SESSION"  # in the environment of bubblewrap, and of every process without isolation
 _PREFIX = "statelesschat-"
+_numbers = itertools.count()
 
 
 @functools.cache
@@ -27,6 +29,11 @@ def owner() -> str:
 def make_folder() -> str:
     """A new temporary folder of this program; `reap` removes it if the program is killed."""
     return tempfile.mkdtemp(prefix=f"{_PREFIX}{owner()}-")
+
+
+def new_mark() -> str:
+    """For the processes of a session that has no folder."""
+    return f"{owner()}-b{next(_numbers)}-"
 
 
 def mark_of(folder: str) -> str:
@@ -62,8 +69,8 @@ def kill_marked(mark: str) -> None:
 def reap() -> int:
     """End the processes and remove the folders of sessions whose program is gone; how many of both.
 
-    Sessions without isolation need it after their program was killed; it runs by itself before a program's first.
-    Sessions in bubblewrap leave nothing.
+    Sessions without isolation need it after their program was killed; those in bubblewrap end with it, unless somebody
+    killed bubblewrap itself just when it started. It runs by itself before a program's first session.
 
     Example:
         >>> from statelesschat.host.reaper import reap

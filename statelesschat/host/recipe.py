@@ -64,8 +64,15 @@ class Recipe:
             made = {path: fds[path] for path in etc}
             return sandbox.command(self.isolation, self.limits, env, self.read_only, made)
 
+        reaper.reap_once()
+        mark = reaper.new_mark()
+
+        def clean(struck: bool) -> None:
+            if struck:  # bubblewrap may have had no time to tie its child to itself
+                reaper.kill_marked(mark)
+
         data = self._data() | etc
-        return Transport(argv, env={}, cwd="/", data=data, nested=True, clean=_nothing)
+        return Transport(argv, env={reaper.MARKER: mark}, cwd="/", data=data, nested=True, clean=clean)
 
     def _bare(self) -> Transport:
         reaper.reap_once()
@@ -73,7 +80,7 @@ class Recipe:
         mark = reaper.mark_of(folder)
         home, scratch = os.path.join(folder, "workspace"), os.path.join(folder, "tmp")
 
-        def clean() -> None:
+        def clean(struck: bool) -> None:
             reaper.kill_marked(mark)
             reaper.remove_folder(folder)
 
@@ -87,7 +94,7 @@ class Recipe:
             os.mkdir(scratch)
             return Transport(argv, env=env, cwd=home, data=self._data(), nested=False, clean=clean)
         except BaseException:
-            clean()
+            clean(True)
             raise
 
     def _data(self) -> dict[str, bytes]:
@@ -113,7 +120,3 @@ def pack(files: Mapping[str, bytes | str]) -> bytes:
             entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
             archive.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
-
-
-def _nothing() -> None:
-    """There is nothing to clean."""

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import signal
 import threading
 import time
 import weakref
@@ -16,6 +17,10 @@ from statelesschat.host.session import MAX_COMMAND_BYTES, Event, Outcome, Reply,
 from statelesschat.host.transport import Frame, Stop, Transport
 
 _live: "set[Transport]" = set()
+_STRUCK = {  # exit codes of a bash that did not end by itself
+    128 + number: number
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGXCPU)
+}
 
 
 class ShellSession:
@@ -219,6 +224,9 @@ class ShellSession:
         rc = self._end()
         if killed:
             return _reply(capture, Outcome.DEAD, begun, detail="the session was killed")
+        if rc in _STRUCK:  # by what is short of memory, or from outside: not what the policy chose
+            detail = f"bash was ended by {_STRUCK[rc].name}"
+            return _reply(capture, Outcome.DEAD, begun, rc=rc, detail=detail)
         return _reply(capture, Outcome.DEAD, begun, rc=rc, event="exit", detail="bash has ended")
 
     def _end(self) -> int | None:

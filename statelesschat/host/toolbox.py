@@ -21,6 +21,7 @@ class Toolbox:
         find: the calls of an answer.
         make_shell: a new shell, for tools that want one; it is started when a tool first does.
         most: calls that are run in one answer; each of the rest gets an error.
+        stop: an answer without calls ends the episode.
         call_timeout_s: seconds for each call; the ``timeout_s`` of ``run`` is for all of them together.
     """
 
@@ -31,12 +32,13 @@ class Toolbox:
         make_shell: Callable[[], ShellSession],
         *,
         most: int,
+        stop: bool = False,
         call_timeout_s: float,
     ) -> None:
         self.spec = SessionSpec(name="tools", isolated=False)
         self._tools = {tool.name: tool for tool in tools}
         self._find, self._make_shell = find, make_shell
-        self._most, self._call_timeout_s = most, call_timeout_s
+        self._most, self._stop, self._call_timeout_s = most, stop, call_timeout_s
         self._row, self._seed = Row(), 0
         self._lock = threading.Lock()
         self._shell: ShellSession | None = None
@@ -75,7 +77,7 @@ class Toolbox:
             return Reply(b"", Outcome.DEAD, detail="the tools were taken away")
         obs = "\n".join(part.content for part in parts).encode("utf-8", "surrogateescape")
         took = (time.perf_counter() - begun) * 1000
-        event = "submit" if ended else None
+        event = "submit" if ended or (self._stop and not parts) else None
         return Reply(obs[:max_bytes], n_bytes=len(obs), ms=took, event=event, reward=reward, parts=tuple(parts))
 
     def state(self) -> Mapping[str, str]:

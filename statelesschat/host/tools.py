@@ -25,6 +25,7 @@ def with_tool(
     call_timeout_s: float = 30.0,
     timeout_s: float | None = None,
     deadline_s: float | None = None,
+    stop: bool = True,
     max_bytes: int = 16384,
     shell: Callable[[], ShellSession] = ShellSession,
     size: int = 1024,
@@ -32,10 +33,9 @@ def with_tool(
 ) -> tuple[Env, Registry]:
     r"""Run the tools that an answer calls; each result is a message, and then the model answers again.
 
-    An answer without calls is followed by nothing: put `with_stop` around, and it ends the episode. Every conversation
-    has tools of its own: what a shell or an interpreter keeps is seen by no other, not by repeats of the same prompt
-    either. What a model can do wrong (an unknown tool, arguments that are no JSON, code that hangs) is told to it in
-    the result, and the batch goes on.
+    An answer without calls ends the episode. Every conversation has tools of its own: what a shell or an interpreter
+    keeps is seen by no other, not by repeats of the same prompt either. What a model can do wrong (an unknown tool,
+    arguments that are no JSON, code that hangs) is told to it in the result, and the batch goes on.
 
     Args:
         env: what it wraps.
@@ -50,6 +50,7 @@ def with_tool(
         call_timeout_s: seconds for each call.
         timeout_s: seconds for all calls of an answer, by default ``max_calls`` times as much.
         deadline_s: seconds until a step goes on without the rows that are not ready, as `with_session` has it.
+        stop: False: an answer without calls is followed by nothing, and ends nothing: what is further out may reply.
         max_bytes: of each result.
         shell: makes the sandbox of a conversation whose tools need one.
         size: conversations at once.
@@ -84,7 +85,7 @@ def with_tool(
     chosen = _formats(codec, formats)
     _check(made, chosen, max_calls, call_timeout_s, shell)
     find = partial(find_calls, codec, made, chosen)
-    toolbox = partial(Toolbox, made, find, shell, most=max_calls, call_timeout_s=call_timeout_s)
+    toolbox = partial(Toolbox, made, find, shell, most=max_calls, stop=stop, call_timeout_s=call_timeout_s)
     whole = max_calls * call_timeout_s if timeout_s is None else timeout_s
     registry = Registry(toolbox, timeout_s=whole, max_bytes=max_bytes, size=size, attempts=1)
     try:

@@ -47,7 +47,8 @@ class Transport:
         data: contents that it finds in open files.
         nested: whether the process started is not bash itself but an ancestor, all of whose descendants are of the
             session.
-        clean: called once when everything has ended.
+        clean: called once when everything should have ended: with True if the process started was killed by somebody
+            else, or had not come so far as to say anything.
 
     Raises:
         OSError: it cannot be started.
@@ -61,12 +62,12 @@ class Transport:
         cwd: str,
         data: Mapping[str, bytes],
         nested: bool,
-        clean: Callable[[], None],
+        clean: Callable[[bool], None],
     ) -> None:
         self._nested, self._clean, self._owner = nested, clean, os.getpid()
         self._unsent, self._said = memoryview(b""), b""
         self._closing = threading.RLock()  # signal handlers may come in between
-        self.killed = self._stopped = self._closed = False
+        self.killed = self._stopped = self._closed = self._heard = False
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             control, self._control = pipes.pipe(theirs, ours)
             self._output, output = pipes.pipe(ours, theirs)
@@ -147,6 +148,7 @@ class Transport:
             if self._stopped or self._owner != os.getpid():  # not by a fork of the program that has it
                 return
             self._stopped = True
+            struck = not self._heard or (self.process.poll() or 0) < 0
             self.process.kill()
             if self._nested:  # its descendants follow, bash among them, which held the status pipe
                 pipes.wait(self._pidfd, select.POLLIN, 0.8)
@@ -157,7 +159,7 @@ class Transport:
                 pipes.wait(self._pidfd, select.POLLIN, 0.8)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)
-            self._clean()
+            self._clean(struck)
 
     def _send(self, text: bytes) -> None:
         self._unsent = memoryview(bytes(self._unsent) + text)
@@ -211,7 +213,7 @@ class Transport:
                 self._said += said
                 found = frame.search(self._said)
                 if found:
-                    self._said = b""
+                    self._said, self._heard = b"", True
                     self._drain(capture)  # a command's own output came before its frame
                     return Frame(int(found[2]) & 255, os.fsdecode(found[3]))
                 self._said = self._said[-framing.MOST :]

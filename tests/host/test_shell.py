@@ -1,6 +1,7 @@
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import pytest
 
 from statelesschat.host import sandbox, shell
 from statelesschat.host.capture import Capture
-from statelesschat.host.reaper import owner, reap
+from statelesschat.host.reaper import marked, owner, reap
 from statelesschat.host.sandbox import IsolationError, Limits
 from statelesschat.host.session import Outcome
 from statelesschat.host.shell import ShellSession
@@ -273,3 +274,23 @@ def test_capture(most):
                 assert total == size == len(head) + left_out + len(tail)
                 assert data[:size].startswith(head) and data[:size].endswith(tail)
                 assert len(text) == most
+
+
+def test_bubblewrap_that_is_killed_before_its_child_is_tied_to_it_leaves_no_child(monkeypatch):
+    if reason := why_not("bubblewrap"):
+        pytest.skip(reason)
+    words = ["sh", "-c", "setsid sleep 98766 & kill -9 $$"]  # as it is for a moment, once in thousands of kills
+    monkeypatch.setattr(sandbox, "command", lambda *_: words)
+    session = ShellSession(isolation="bubblewrap", start_timeout_s=5)
+    reply = session.reset(0)
+    assert reply.outcome is Outcome.START_FAILED
+    assert marked(f"{owner()}-b") == []
+
+
+def test_a_bash_that_is_killed_is_no_exit(isolation, make):
+    with begun(make()) as session:
+        transport = session._transport
+        assert transport is not None
+        os.kill(transport.process.pid, signal.SIGKILL)
+        reply = run(session, "sleep 10")
+        assert (reply.outcome, reply.event) == (Outcome.DEAD, None) and "SIGKILL" in reply.detail

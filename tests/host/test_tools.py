@@ -4,6 +4,7 @@ import shutil
 import time
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import statelesschat as sc
@@ -173,7 +174,6 @@ def test_python_without_memory(codec):
 
 def test_results_become_messages_of_the_other_side(codec):
     env, registry = with_tool(sc.chat_env(codec.config), codec, add, submit, formats=["xml"])
-    env = sc.with_stop(env)
     step = jax.jit(jax.vmap(env.step))
     call = '<tool name="add">{"a": 1, "b": 2}</tool>'
     with registry:
@@ -182,11 +182,25 @@ def test_results_become_messages_of_the_other_side(codec):
         assert states.terminated.tolist() == [False, True, True]
         assert states.reward.tolist() == [0.0, 1.0, 0.0]
         states = step(states, codec.encode_actions(["It is 3.", "x", "x"]))
+        assert registry._pool._held == 0  # whose conversation ends has no tools any more
     assert states.terminated.tolist() == [True, True, True]
     history = codec.decode_history(states)[0]
     assert [(m["role"], m["content"]) for m in history] == [
         ("user", "a"), ("assistant", call * 2), ("user", "3"), ("user", "3"), ("assistant", "It is 3.")
     ]  # fmt: skip
+
+
+def test_an_answer_without_calls_may_be_replied_to(codec):
+    env, registry = with_tool(sc.chat_env(codec.config), codec, add, formats=["xml"], stop=False)
+    block = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), codec.encode_messages("user", ["Call something."]))
+    env = sc.with_reply(env, jax.tree_util.Partial(lambda block, state, action: (block, ~state.awaits_answer), block))
+    step = jax.jit(jax.vmap(env.step))
+    with registry:
+        states = sc.begin(env, codec.encode(["a"]), jax.random.key(0))
+        states = step(states, codec.encode_actions(["It is 3."]))
+        states = step(states, codec.encode_actions(['<tool name="add">{"a": 1, "b": 2}</tool>']))
+    assert [m["content"] for m in codec.decode_history(states)[0]][2::2] == ["Call something.", "3"]
+    assert states.terminated.tolist() == [False]
 
 
 def test_the_templates_own_calls():
